@@ -1,0 +1,42 @@
+"""Gaps: named absences of evidence, as they stand in a merged record's `gaps`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Gap = dict[str, str]
+
+NO_RECORDS = "model_call_capture_no_records"
+RECORDS_UNREADABLE = "model_call_capture_records_unreadable"
+INCOMPLETE = "model_call_capture_incomplete"
+PENDING = "model_call_capture_pending"
+UNREADABLE = "model_call_capture_unreadable"
+JOIN_FAILED = "agent_observation_join_failed"
+VERIFIER_CONFLICT = "verifier_invocation_conflict"
+
+REFERENCE_UNMATCHED = "model_call_reference_unmatched"
+REFERENCE_AMBIGUOUS = "model_call_reference_ambiguous"
+REFERENCE_CONFLICT = "model_call_reference_conflict"
+OWNERSHIP_UNAVAILABLE = "model_call_ownership_unavailable"
+
+
+def gap(code: str, detail: str | None = None) -> Gap:
+    """One gap; `detail` is left out when there is none."""
+    return {"code": code} if detail is None else {"code": code, "detail": detail}
+
+
+def count_detail(count: int) -> str:
+    """The detail of a gap that counts something: `count=N`."""
+    return f"count={count}"
+
+
+def incomplete_detail(reasons: Mapping[str, int]) -> str | None:
+    """Why a rollout is incomplete, as `lost=2, released=1` in the order of the names.
+
+    Args:
+        reasons: how many calls each reason concerns; reasons that concern none are left out.
+
+    Returns:
+        None when no reason is left: the rollout was marked, without saying why.
+    """
+    return ", ".join(f"{name}={count}" for name, count in sorted(reasons.items()) if count > 0) or None
