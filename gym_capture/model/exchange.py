@@ -1,0 +1,249 @@
+"""Exchanges: from what a caller hands in to the parts that are stored, and back.
+
+An exchange is a mapping (`CONTRACT`: Exchange). Its four payloads (request, response and their raw forms) become
+parts of their own, everything else becomes the META part with the keys in their order, and what is derived from it
+(`record.derive_fields`) becomes the RECORD part, so that a merge reads records only.
+
+Two steps, because payloads are the caller's living objects: `snapshot` turns them into text at once, in the caller's
+thread; `pack` (digest, derivation from bytes, compression, checksums) can run later in another thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import zstandard
+
+from gym_capture.errors import DamagedLog, InvalidExchange
+from gym_capture.model.codec import checksum
+from gym_capture.model.json_text import decode_json, encode_json
+from gym_capture.model.record import derive_fields
+from gym_capture.model.rows import Part, PartFlag, PartKind
+
+DIALECTS = ("responses", "chat", "messages")
+
+PAYLOADS: dict[str, PartKind] = {
+    "request": PartKind.REQUEST,
+    "response": PartKind.RESPONSE,
+    "request_raw": PartKind.REQUEST_RAW,
+    "response_raw": PartKind.RESPONSE_RAW,
+}
+"""The keys of an exchange that are stored as parts of their own."""
+
+_KEY_OF = {kind: key for key, kind in PAYLOADS.items()}
+_COMPRESS_FROM_BYTES = 256
+_per_thread = threading.local()
+
+
+class Text(NamedTuple):
+    """One payload as bytes, with the `PartFlag` bits that say what they are."""
+
+    data: bytes
+    flags: int
+
+
+class Snapshot(NamedTuple):
+    """An exchange frozen at one moment.
+
+    Fields: `meta` (the exchange with its payloads left null), the payload texts by kind, and the derived fields, or
+    None when they have to be derived from the texts.
+    """
+
+    model_call_id: str
+    meta: Text
+    texts: dict[PartKind, Text]
+    fields: dict[str, Any] | None
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the exchange before compression."""
+        return len(self.meta.data) + sum(len(text.data) for text in self.texts.values())
+
+
+class SealedExchange(NamedTuple):
+    """An exchange ready to be sent: its identity, its parts (offsets from the start of `body`) and their bytes."""
+
+    model_call_id: str
+    digest: bytes
+    parts: list[Part]
+    body: list[bytes]
+    body_bytes: int
+
+
+def check_dialect(dialect: object) -> str:
+    """The dialect, if it is one.
+
+    Raises:
+        InvalidExchange: naming the three that are known.
+    """
+    if isinstance(dialect, str) and dialect in DIALECTS:
+        return dialect
+    raise InvalidExchange(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
+
+
+def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
+    """Freeze an exchange as it is now. A missing model_call_id is made up.
+
+    Raises:
+        InvalidExchange: not a mapping, no known dialect, a model_call_id that is not a string, or values without a
+            JSON form.
+    """
+    if not isinstance(exchange, Mapping):
+        raise InvalidExchange(f"an exchange is a mapping, not a {type(exchange).__name__}")
+    given = dict(exchange)
+    check_dialect(given.get("dialect"))
+    call_id = given.get("model_call_id")
+    if call_id is None:
+        call_id = given["model_call_id"] = uuid.uuid4().hex
+    elif not isinstance(call_id, str) or not call_id:
+        raise InvalidExchange(f"model_call_id must be a non-empty string, not {call_id!r}")
+    texts: dict[PartKind, Text] = {}
+    derivable = True
+    for key, kind in PAYLOADS.items():
+        value = given.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bytes | bytearray | memoryview):
+            texts[kind] = Text(bytes(value), PartFlag.BYTES)
+            derivable = False
+        else:
+            data, nonstandard, converted = encode_json(value)
+            texts[kind] = Text(data, PartFlag.NONSTANDARD if nonstandard else 0)
+            derivable = derivable and not converted
+    meta, nonstandard, converted = encode_json({key: None if key in PAYLOADS else v for key, v in given.items()})
+    fields = derive_fields(given) if derivable and not converted else None
+    return Snapshot(_storable(call_id), Text(meta, PartFlag.NONSTANDARD if nonstandard else 0), texts, fields)
+
+
+def _storable(text: str) -> str:
+    """Identity has to be valid UTF-8 on the wire; the id as it was given stays in META."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def pack(frozen: Snapshot) -> SealedExchange:
+    """Digest, derive, compress and checksum a snapshot. Never raises for what an exchange may hold."""
+    digest = hashlib.sha256(frozen.meta.data)
+    texts = {kind: _judged(kind, text) for kind, text in frozen.texts.items()}
+    for kind, text in texts.items():
+        digest.update(b"%d:%d:" % (kind, len(text.data)))
+        digest.update(text.data)
+    fields = frozen.fields
+    if fields is None:
+        fields = derive_fields(_rebuild(frozen.meta, texts))
+        response = texts.get(PartKind.RESPONSE)
+        if response and response.flags & PartFlag.NOT_JSON and fields.get("error_category") is None:
+            fields["error_category"] = "capture_parse_error"
+    all_texts = {PartKind.RECORD: Text(encode_fields(fields), 0), PartKind.META: frozen.meta, **texts}
+    parts: list[Part] = []
+    body: list[bytes] = []
+    offset = 0
+    for kind, text in all_texts.items():
+        stored, flags = _compressed(text)
+        parts.append(Part(kind, flags, offset, len(stored), len(text.data), checksum(stored)))
+        body.append(stored)
+        offset += len(stored)
+    return SealedExchange(frozen.model_call_id, digest.digest()[:16], parts, body, offset)
+
+
+def seal(exchange: Mapping[str, Any]) -> SealedExchange:
+    """`snapshot` and `pack` in one."""
+    return pack(snapshot(exchange))
+
+
+def _judged(kind: PartKind, text: Text) -> Text:
+    """Bytes that were given: are they standard JSON, nonstandard JSON, or no JSON at all?"""
+    if not text.flags & PartFlag.BYTES or kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW):
+        return text
+    try:
+        _, nonstandard = decode_json(text.data)
+    except ValueError:
+        return Text(text.data, text.flags | PartFlag.NOT_JSON)
+    return Text(text.data, text.flags | PartFlag.NONSTANDARD) if nonstandard else text
+
+
+def _compressed(text: Text) -> tuple[bytes, int]:
+    if len(text.data) < _COMPRESS_FROM_BYTES:
+        return text.data, text.flags
+    compressor = getattr(_per_thread, "compressor", None)
+    if compressor is None:
+        compressor = _per_thread.compressor = zstandard.ZstdCompressor(level=1)
+    packed: bytes = compressor.compress(text.data)
+    return (packed, text.flags | PartFlag.ZSTD) if len(packed) < len(text.data) else (text.data, text.flags)
+
+
+def open_part(part: Part, stored: bytes) -> bytes:
+    """A part's bytes as they were before compression.
+
+    Raises:
+        DamagedLog: the stored bytes are short or do not match their checksum.
+    """
+    if len(stored) != part.length or checksum(stored) != part.crc:
+        raise DamagedLog(f"a stored {PartKind(part.kind).name.lower()} does not match its checksum")
+    if not part.flags & PartFlag.ZSTD:
+        return stored
+    try:
+        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=part.raw)
+    except zstandard.ZstdError as error:
+        raise DamagedLog(f"a stored {PartKind(part.kind).name.lower()} cannot be decompressed: {error}") from error
+
+
+def encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """Derived fields as stored: msgpack, or ASCII JSON text where msgpack cannot hold them (it begins with `{`)."""
+    try:
+        return msgspec.msgpack.encode(fields)
+    except (OverflowError, UnicodeEncodeError, TypeError, ValueError):
+        return json.dumps(fields, default=str, skipkeys=True).encode("ascii")
+
+
+def decode_fields(data: bytes) -> dict[str, Any]:
+    """What `encode_fields` made."""
+    fields: dict[str, Any] = json.loads(data) if data[:1] == b"{" else msgspec.msgpack.decode(data)
+    return fields
+
+
+def open_exchange(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
+    """The exchange that was committed, from its parts and their bytes (as `open_part` returns them).
+
+    Payloads that were given as bytes come back parsed; those that are not JSON leave their key null and come back as
+    text under the raw key (bytes that are not UTF-8 escaped as \\xNN; the exact bytes stay readable).
+    """
+    by_kind = {PartKind(part.kind): Text(data, part.flags) for part, data in parts}
+    return _rebuild(by_kind[PartKind.META], by_kind)
+
+
+def payloads_of(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
+    """The four payload values of an exchange, null where there is none."""
+    values: dict[str, Any] = dict.fromkeys(PAYLOADS)
+    _fill(values, {PartKind(part.kind): Text(data, part.flags) for part, data in parts})
+    return values
+
+
+def _rebuild(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
+    exchange: dict[str, Any] = json.loads(meta.data)
+    _fill(exchange, texts)
+    return exchange
+
+
+def _fill(exchange: dict[str, Any], texts: Mapping[PartKind, Text]) -> None:
+    for kind, key in _KEY_OF.items():
+        text = texts.get(kind)
+        if text is None:
+            continue
+        if text.flags & PartFlag.NOT_JSON:
+            exchange.setdefault(key, None)
+            if PAYLOADS.get(f"{key}_raw") not in texts:
+                exchange[f"{key}_raw"] = _as_text(text.data)
+        elif text.flags & PartFlag.BYTES and kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW):
+            exchange[key] = _as_text(text.data)
+        else:
+            exchange[key], _ = decode_json(text.data)
+
+
+def _as_text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,156 @@
+"""What the ledger knows of one rollout: its current generation, the calls in it, the claims that are open."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gym_capture.model.codec import FrameRef
+from gym_capture.model.rows import Part
+
+LOST = "lost"
+RELEASED = "released"
+REFUSED = "refused"
+DROPPED = "dropped"
+UNACCOUNTED = "unaccounted"
+DAMAGED = "damaged"
+PLAIN = ""
+"""Incompleteness reasons. The plain marker has no name; others may be named by clients."""
+
+
+class Entry:
+    """One committed exchange of the current generation, and where its parts lie.
+
+    Attributes:
+        call_index: durable append order in the generation, from 0.
+        model_call_id, digest: its identity.
+        parts: offsets are relative to the body of the frame that `ref` names.
+    """
+
+    __slots__ = ("call_index", "digest", "model_call_id", "parts", "ref")
+
+    def __init__(self, call_index: int, model_call_id: str, digest: bytes, parts: list[Part], ref: FrameRef) -> None:
+        self.call_index = call_index
+        self.model_call_id = model_call_id
+        self.digest = digest
+        self.parts = parts
+        self.ref = ref
+
+
+class Claim:
+    """One open claim. `client` is the holder's id, `number` its own number for it, `at` the owner's wall time."""
+
+    __slots__ = ("at", "client", "model_call_id", "number", "rollout")
+
+    def __init__(self, client: bytes, number: int, rollout: RolloutState, model_call_id: str, at: float) -> None:
+        self.client = client
+        self.number = number
+        self.rollout = rollout
+        self.model_call_id = model_call_id
+        self.at = at
+
+
+class RolloutView(NamedTuple):
+    """What a merge of one rollout returns, before any payload is read.
+
+    Fields: `entries` in call order, `holes` (call indexes that damage swallowed), `reasons` of incompleteness
+    (None: complete), `outstanding` claims, and the `generation` that all this is of.
+    """
+
+    rollout_id: str
+    generation: int
+    entries: list[Entry]
+    holes: int
+    reasons: dict[str, int] | None
+    outstanding: int
+
+
+class RolloutState:
+    """The current generation of one rollout id.
+
+    Attributes:
+        generation: 0 until the id is first cleared.
+        entries, calls: the exchanges, in order and by model_call_id.
+        open: claims that were neither closed nor lost.
+        closing: closings that are applied and not yet durable; they still count as outstanding.
+        lost: (client, claim number) of the claims whose holder went away, until a late commit retracts one.
+        reasons: incompleteness reasons with their counts.
+        merged, returned: whether a merge was journaled, and the call index below which merges returned all rows.
+        issued: the most calls that a merging caller said were issued.
+        clear_request: the request that began this generation; the same request again begins no other.
+    """
+
+    __slots__ = (
+        "calls",
+        "clear_request",
+        "closing",
+        "entries",
+        "generation",
+        "id",
+        "issued",
+        "lost",
+        "merged",
+        "next_index",
+        "open",
+        "reasons",
+        "returned",
+    )
+
+    def __init__(self, rollout_id: str) -> None:
+        self.id = rollout_id
+        self.generation = 0
+        self.open: dict[tuple[bytes, int], Claim] = {}
+        self.closing = 0
+        self.begin(0, "")
+
+    def begin(self, generation: int, request: str) -> None:
+        """Start a generation with nothing in it. The caller has closed the open claims."""
+        self.generation = generation
+        self.clear_request = request
+        self.entries: list[Entry] = []
+        self.calls: dict[str, Entry] = {}
+        self.lost: set[tuple[bytes, int]] = set()
+        self.reasons: dict[str, int] = {}
+        self.next_index = 0
+        self.merged = False
+        self.returned = 0
+        self.issued = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Claims (and unclaimed exchanges on their way to disk) that quiescence waits for."""
+        return len(self.open) + self.closing
+
+    @property
+    def holes(self) -> int:
+        """Call indexes that are known to have been given and are in no readable row."""
+        return self.next_index - len(self.entries)
+
+    @property
+    def late(self) -> int:
+        """Rows that landed after a merge and that no merge has returned."""
+        return self.next_index - self.returned if self.merged else 0
+
+    def add_reason(self, reason: str, count: int = 1) -> None:
+        """Count one more reason why evidence is missing."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + count
+
+    def retract_loss(self, key: tuple[bytes, int]) -> None:
+        """A lost claim's exchange arrived after all; only its own loss is forgotten."""
+        if key in self.lost:
+            self.lost.remove(key)
+            left = self.reasons[LOST] - 1
+            if left:
+                self.reasons[LOST] = left
+            else:
+                del self.reasons[LOST]
+
+    def view(self) -> RolloutView:
+        """A snapshot; `reasons` include the calls that were issued and are nowhere."""
+        reasons = dict(self.reasons)
+        missing = sum(count for reason, count in reasons.items() if reason not in (PLAIN, DAMAGED))
+        unaccounted = self.issued - self.next_index - missing - self.outstanding
+        if unaccounted > 0:
+            reasons[UNACCOUNTED] = reasons.get(UNACCOUNTED, 0) + unaccounted
+        return RolloutView(
+            self.id, self.generation, list(self.entries), self.holes, reasons or None, self.outstanding
+        )

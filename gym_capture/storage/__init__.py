@@ -1,0 +1,1 @@
+"""The capture directory: files, segments, ownership, recovery, reading."""

@@ -1,0 +1,70 @@
+"""The small interface that all I/O on a capture directory passes, and the POSIX one behind it.
+
+Names are relative to one directory (no separators). Every durability step announces itself at a named fault point
+(`fault_points`) before and after, so that a test can stop a process exactly there or make the step fail. Files are
+created 0600, the directory is 0700. No method is a coroutine: the owner calls them in its executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+FaultHook = Callable[[str], None]
+"""Called with a fault point's name; may return, raise OSError, or never come back."""
+
+
+def no_faults(point: str) -> None:
+    """The hook of ordinary runs."""
+
+
+class AppendFile(Protocol):
+    """A file that only grows. One writer."""
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far (synced or not)."""
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write all the buffers at the end, in order. OSError leaves an unknown part of them written."""
+
+    def sync(self) -> None:
+        """Return once all that was appended is on disk. After an OSError the file must not be synced again."""
+
+    def close(self) -> None:
+        """Give the descriptor back. Syncs nothing."""
+
+
+class Files(Protocol):
+    """One directory's files."""
+
+    @property
+    def directory(self) -> str:
+        """The directory's path as it was given (for messages)."""
+
+    def names(self) -> list[str]:
+        """All file names, sorted."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; FileNotFoundError when absent."""
+
+    def read(self, name: str) -> bytes:
+        """A whole file; FileNotFoundError when absent."""
+
+    def read_at(self, name: str, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer at the end of the file."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file with this content, exclusively and durably (file and directory synced). FileExistsError."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put this content in the place of a file, atomically and durably (temporary, sync, rename, directory sync)."""
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Write a small file anew, without any sync (the beat). Creates it when absent."""
+
+    def create_append(self, name: str) -> AppendFile:
+        """Create a file to append to, exclusively, its directory entry synced. FileExistsError."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; absent is fine."""
