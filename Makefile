@@ -1,0 +1,71 @@
+# Two commands on a fresh machine with Python 3.11 or later: make run, make test. `make` alone lists the rest.
+# Each check is a target of its own, so make's last line names the step that failed.
+PYTHON ?= python3
+VENV ?= .venv
+PY = $(VENV)/bin/python
+CHECKED = $(wildcard gym_capture tests benchmarks)
+# ARGS go to what a target runs: make run ARGS=collect.workers=2, make pytest ARGS='-k fencing'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help environment run test lint format-check types imports wheel pytest format bench lock clean distclean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS=... is handed on to run, pytest and bench."
+
+environment: ## make .venv from requirements.lock, or bring it up to date
+	@sh tools/environment.sh "$(VENV)" "$(PYTHON)"
+
+run: environment ## run configs/local.yaml: an embedded Ray, a scripted agent, a summary
+	@$(VENV)/bin/gym-capture run configs/local.yaml $(ARGS)
+
+test: lint format-check types imports wheel pytest ## every check, then the tests
+
+lint: environment ## ruff's rules
+	@echo "== lint"
+	@$(PY) -m ruff check .
+
+format-check: environment ## is everything formatted? (make format does it)
+	@echo "== format-check"
+	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check .; echo "run: make format"; exit 1; }
+
+types: environment ## mypy, strict, over package, tests and benchmarks
+	@echo "== types"
+	@$(PY) -m mypy $(CHECKED)
+
+imports: environment ## import-linter: dependencies point one way
+	@echo "== imports"
+	@$(VENV)/bin/lint-imports --no-logo
+
+wheel: environment ## build the wheel, install it apart from this checkout, try it
+	@echo "== wheel"
+	@$(PY) -m tests.packaging.wheel_smoke
+
+pytest: environment ## the tests alone
+	@echo "== pytest"
+	@$(PY) -m pytest $(ARGS)
+
+format: environment ## format, and mend what ruff can mend
+	@$(PY) -m ruff check --fix --exit-zero --quiet .
+	@$(PY) -m ruff format .
+
+bench: environment ## the benchmark, against a plain file store
+	@$(PY) -m benchmarks $(ARGS)
+
+lock: ## resolve pyproject.toml anew into requirements.lock (needs the network)
+	@$(PYTHON) -m venv --clear build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade $(ARGS) \
+		pyproject.toml --output-file build/lock/requirements
+	@{ echo "# Made from pyproject.toml by 'make lock', for Python 3.11 and later. Not edited by hand."; \
+		cat build/lock/requirements; } > requirements.lock
+
+clean: ## remove what builds, tests and checks leave (not .venv, not runs/)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find gym_capture tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove the environment
+	@rm -rf "$(VENV)"

@@ -1,0 +1,1 @@
+"""Durable capture of every model call of an RL rollout collection on Ray."""
