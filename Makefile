@@ -25,11 +25,11 @@ test: lint format-check types imports wheel pytest ## every check, then the test
 
 lint: environment ## ruff's rules
 	@echo "== lint"
-	@$(PY) -m ruff check .
+	@$(PY) -m ruff check --output-format concise .
 
 format-check: environment ## is everything formatted? (make format does it)
 	@echo "== format-check"
-	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check .; echo "run: make format"; exit 1; }
+	@$(PY) -m ruff format --check --output-format concise . || { echo "make format mends it"; exit 1; }
 
 types: environment ## mypy, strict, over package, tests and benchmarks
 	@echo "== types"

@@ -36,7 +36,7 @@ def imported_packages(source: str) -> Iterator[str]:
 
 
 def undeclared(sources: dict[str, str]) -> list[str]:
-    """`file: package` for each import that is neither ours, nor the standard library's, nor of a declared dependency."""
+    """`file: package` for each import neither ours, nor the standard library's, nor of a declared dependency."""
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME}
     owners = packages_distributions()
     return sorted(

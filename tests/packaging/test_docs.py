@@ -70,7 +70,7 @@ def test_every_python_snippet_compiles(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for found in SNIPPET.finditer(text):
         line = text.count("\n", 0, found.start(1))
-        # A snippet may await at its top, as the asyncio prompt lets a reader do; the blank lines keep line numbers true.
+        # A snippet may await at its top, as at the asyncio prompt; the blank lines keep line numbers true.
         compile("\n" * line + found[1], str(document), "exec", flags=TOP_LEVEL_AWAIT)
 
 

@@ -1,6 +1,6 @@
-"""Builds the wheel, installs it into an environment of its own and tries it there: `python -m tests.packaging.wheel_smoke`.
+"""Builds the wheel, installs it into an environment of its own and tries it there.
 
-No network: the build backend and the dependencies are those of the environment that runs this. Exits with the first
+`python -m tests.packaging.wheel_smoke`; no network: the build backend and the dependencies are those of the environment that runs this. Exits with the first
 thing that is wrong.
 """
 
@@ -36,7 +36,12 @@ for name in getattr(gym_capture, "__all__", ()):
 
 def run(*command: str | Path, cwd: Path) -> str:
     ran = subprocess.run(
-        [str(part) for part in command], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+        [str(part) for part in command],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
     )
     if ran.returncode != 0:
         raise SystemExit(f"wheel: {' '.join(map(str, command[:4]))} … failed ({ran.returncode}):\n{ran.stdout}")
@@ -54,12 +59,12 @@ def check_contents(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = ROOT / "gym_capture"
     lying = {
-        str(path.relative_to(ROOT))
-        for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        str(path.relative_to(ROOT)) for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }
     if packed != lying:
-        raise SystemExit(f"wheel: not packed {sorted(lying - packed)}, packed beside the package {sorted(packed - lying)}")
+        raise SystemExit(
+            f"wheel: not packed {sorted(lying - packed)}, packed beside the package {sorted(packed - lying)}"
+        )
 
 
 def install(wheel: Path, into: Path) -> Path:
@@ -67,7 +72,7 @@ def install(wheel: Path, into: Path) -> Path:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(into)
     scratch = sysconfig.get_paths(scheme="venv", vars={"base": str(into), "platbase": str(into)})
     python = Path(scratch["scripts"]) / "python"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
     run(*pip, "install", "--no-index", "--no-deps", "--no-compile", wheel, cwd=into)
     # Behind the wheel in the search order, and without the path entry of our editable install, which is not followed.
     behind = Path(scratch["purelib"]) / "dependencies.pth"
