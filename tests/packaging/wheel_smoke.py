@@ -1,7 +1,7 @@
 """Builds the wheel, installs it into an environment of its own and tries it there.
 
-`python -m tests.packaging.wheel_smoke`; no network: the build backend and the dependencies are those of the environment that runs this. Exits with the first
-thing that is wrong.
+`python -m tests.packaging.wheel_smoke`. No network: the build backend and the dependencies are those of the environment
+that runs this. Exits with the first thing that is wrong.
 """
 
 from __future__ import annotations
