@@ -142,4 +142,4 @@ def from_wire(code: str, message: str) -> GymCaptureError:
     return kind(message)
 
 
-__all__ = sorted(_Registry.by_name) + ["from_wire"]
+__all__ = [*sorted(_Registry.by_name), "from_wire"]

@@ -60,7 +60,7 @@ class FrameFlag(IntEnum):
 class FrameHead(NamedTuple):
     """The fixed head of a frame.
 
-    Fields: `kind` (FrameKind), `flags` (FrameFlag bits), `epoch` of the owner that wrote it, `group` (counts the groups of
+    Fields: `kind` (FrameKind), `flags` (FrameFlag bits), `epoch` of the owner that wrote it, `group` (counts those of
     one epoch; a group is what one sync covered), `sequence` (counts frames; never falls, unique in an epoch),
     `rows` (how many), `head_bytes` of msgpack rows, `body_bytes` of payloads.
     """

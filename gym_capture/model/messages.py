@@ -199,7 +199,7 @@ class MergeReply(msgspec.Struct):
 
 
 class PartsReply(msgspec.Struct):
-    """Parts of the entries asked for: (call index, parts with offsets into the message's body). Damaged ones left out."""
+    """Parts of the entries asked for: (call index, parts with offsets into the body). Damaged ones left out."""
 
     entries: list[tuple[int, list[Part]]]
 
@@ -209,7 +209,9 @@ _from_client = msgspec.msgpack.Decoder(FromClient)
 _from_owner = msgspec.msgpack.Decoder(FromOwner)
 
 
-def encode_message(message: FromClient | FromOwner, body: Sequence[bytes | memoryview] = ()) -> list[bytes | memoryview]:
+def encode_message(
+    message: FromClient | FromOwner, body: Sequence[bytes | memoryview] = ()
+) -> list[bytes | memoryview]:
     """A message as buffers to send one after the other."""
     head = _encoder.encode(message)
     size = sum(map(len, body)) if body else 0
@@ -258,7 +260,7 @@ class MessageSplitter:
             head_bytes, body_bytes = _PREFIX.unpack_from(buffer, start)
             if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES or head_bytes + body_bytes > self.max_bytes:
                 raise ProtocolError(
-                    f"a message of {head_bytes} + {body_bytes} bytes was announced, at most {self.max_bytes} are accepted"
+                    f"a message of {head_bytes} + {body_bytes} bytes was announced; at most {self.max_bytes} are taken"
                 )
             body_start = start + PREFIX_BYTES + head_bytes
             end = body_start + body_bytes

@@ -151,6 +151,4 @@ class RolloutState:
         unaccounted = self.issued - self.next_index - missing - self.outstanding
         if unaccounted > 0:
             reasons[UNACCOUNTED] = reasons.get(UNACCOUNTED, 0) + unaccounted
-        return RolloutView(
-            self.id, self.generation, list(self.entries), self.holes, reasons or None, self.outstanding
-        )
+        return RolloutView(self.id, self.generation, list(self.entries), self.holes, reasons or None, self.outstanding)

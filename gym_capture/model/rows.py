@@ -167,7 +167,7 @@ class LossRow(msgspec.Struct, array_like=True, tag=7, gc=False):
 
 
 class MergeRow(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """A merge returned the rows below call index `returned`; `issued` is how many calls the caller counted (0: none)."""
+    """A merge returned the rows below call index `returned`; `issued` is the caller's count of calls (0: none)."""
 
     rollout: str
     generation: int
@@ -200,17 +200,7 @@ class SealRow(msgspec.Struct, array_like=True, tag=11, gc=False):
 
 
 Row = (
-    SenderRow
-    | ClaimRow
-    | CommitRow
-    | ReleaseRow
-    | MarkRow
-    | ClearRow
-    | LossRow
-    | MergeRow
-    | OpenRow
-    | CutRow
-    | SealRow
+    SenderRow | ClaimRow | CommitRow | ReleaseRow | MarkRow | ClearRow | LossRow | MergeRow | OpenRow | CutRow | SealRow
 )
 """Any row of the log."""
 

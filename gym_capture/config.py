@@ -1,0 +1,260 @@
+"""The configuration of a run: a frozen, validated model, its YAML form, and `key.path=value` overrides.
+
+NeMo Gym's two keys (`observability_enabled`, `model_call_capture_dir`) stay valid at the top. A key that is not known
+is refused, and the nearest one that is known is named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gym_capture.errors import ConfigError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class EndpointConfig(_Section):
+    """Where the owner's stream listens."""
+
+    host: str = Field(
+        "node", description="address to listen on and to hand out; `node`: the node's own address as Ray knows it"
+    )
+    port: int = Field(0, ge=0, le=65535, description="0: any free port")
+
+
+class PlacementConfig(_Section):
+    """On which Ray node the owner runs."""
+
+    node: str = Field(
+        "driver", description="`driver`: the node that starts the run (soft); `any`; or a Ray node id (hard)"
+    )
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="custom Ray resources that the owner's node must have"
+    )
+
+
+class CaptureSettings(_Section):
+    """The owner and its clients."""
+
+    name: str | None = Field(None, description="the actor's name; null: made from the directory's real path")
+    namespace: str = Field("gym_capture", min_length=1, description="the actor's Ray namespace")
+    transport: Literal["auto", "stream", "ray"] = Field(
+        "auto", description="how clients reach the owner; auto: stream, else Ray calls"
+    )
+    lease_s: float = Field(6.0, gt=0, description="a client that is silent for so long has lost its claims, seconds")
+    drain_timeout_s: float = Field(10.0, ge=0, description="how long merge awaits quiescence, seconds")
+    patience_s: float = Field(
+        120.0, ge=0, description="how long claims wait for an owner that is away, in all, seconds"
+    )
+    max_exchange_bytes: int = Field(
+        64 << 20, gt=0, description="larger exchanges are refused and mark their rollout incomplete"
+    )
+    max_batch_bytes: int = Field(
+        4 << 20, gt=0, description="bytes that a client sends at once; one exchange always fits"
+    )
+    client_buffer_bytes: int = Field(256 << 20, gt=0, description="exchanges that a client process holds in memory")
+    owner_buffer_bytes: int = Field(1 << 30, gt=0, description="bytes that the owner holds before it stops reading")
+    segment_bytes: int = Field(64 << 20, ge=1 << 16, description="a log segment is finished at this size")
+    max_concurrency: int = Field(20_000, gt=0, description="Ray calls that may wait in the owner at once")
+    endpoint: EndpointConfig = EndpointConfig()
+    placement: PlacementConfig = PlacementConfig()
+
+
+class RayConfig(_Section):
+    """Which Ray to use."""
+
+    address: str = Field(
+        "local", min_length=1, description="`local`: an embedded one; `auto` or host:port: a cluster that is there"
+    )
+    num_cpus: int | None = Field(None, ge=1, description="CPUs of the embedded Ray; null: as many as the machine has")
+    runtime_env: dict[str, Any] = Field(default_factory=dict, description="passed to ray.init as it is")
+
+
+class CollectConfig(_Section):
+    """What `gym-capture run` collects."""
+
+    input: str | None = Field(None, description="JSONL, one row a rollout")
+    output: str | None = Field(None, description="JSONL of finished rollout records; failures go beside it")
+    rollout: str | None = Field(None, description="`package.module:function`, an async def rollout(row, session)")
+    workers: int = Field(4, ge=1, description="Ray worker processes")
+    concurrency: int = Field(64, ge=1, description="rollouts under way at once, over all workers")
+    repeats: int = Field(1, ge=1, description="rollouts of each input row")
+    retries: int = Field(1, ge=0, description="attempts after a failed one, each under the id of the next attempt")
+    limit: int | None = Field(None, ge=1, description="only the first rows of the input")
+    include_payloads: bool = Field(False, description="merged calls carry requests and responses")
+    require_complete: bool = Field(False, description="exit non-zero when evidence is missing")
+    worker_resources: dict[str, float] = Field(
+        default_factory=dict, description="Ray resources of each worker beside one CPU"
+    )
+    worker_num_cpus: float = Field(1.0, ge=0, description="CPUs of each worker")
+
+
+class CaptureConfig(_Section):
+    """A whole run's configuration (the YAML file)."""
+
+    observability_enabled: bool = Field(True, description="false: nothing is captured, every call is a no-op")
+    model_call_capture_dir: Path | None = Field(
+        None, description="the run's capture directory, absolute, seen by every node that may run the owner"
+    )
+    capture: CaptureSettings = CaptureSettings()
+    ray: RayConfig = RayConfig()
+    collect: CollectConfig = CollectConfig()
+
+    @field_validator("model_call_capture_dir")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            raise ValueError(
+                f"must be an absolute path, not {str(value)!r}: workers on other nodes have other working directories"
+            )
+        return value
+
+    @property
+    def directory(self) -> Path:
+        """The capture directory.
+
+        Raises:
+            ConfigError: none is configured.
+        """
+        if self.model_call_capture_dir is None:
+            raise ConfigError(
+                "model_call_capture_dir is not set: give the run's capture directory as an absolute path that every "
+                "node sees, in the YAML or as model_call_capture_dir=/path"
+            )
+        return self.model_call_capture_dir
+
+
+def load_config(source: CaptureConfig | Mapping[str, Any] | str | Path, overrides: Sequence[str] = ()) -> CaptureConfig:
+    """A configuration from a YAML file, a mapping or one that is validated already.
+
+    Args:
+        source: what to read. In a file, relative `model_call_capture_dir`, `collect.input` and `collect.output` are
+            taken from the working directory, `${VAR}` and `~` in them are expanded.
+        overrides: `key.path=value` strings (the value is YAML), later ones win.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key (the nearest known one is named), or a value out of range.
+    """
+    if isinstance(source, CaptureConfig):
+        data: dict[str, Any] = source.model_dump(mode="python")
+    elif isinstance(source, Mapping):
+        data = _copied(source)
+    else:
+        data = _read_yaml(Path(source))
+        for key in ("model_call_capture_dir",):
+            if isinstance(data.get(key), str):
+                data[key] = _path(data[key])
+        collect = data.get("collect")
+        if isinstance(collect, dict):
+            for key in ("input", "output"):
+                if isinstance(collect.get(key), str):
+                    collect[key] = _path(collect[key])
+    for override in overrides:
+        _apply_override(data, override)
+    _check_keys(data, CaptureConfig, "")
+    try:
+        return CaptureConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def _copied(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in source.items()}
+
+
+def _path(text: str) -> str:
+    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds a {type(data).__name__}; a configuration is a mapping of keys")
+    return data
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not key:
+        raise ConfigError(f"override {override!r} is not of the form key.path=value")
+    try:
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
+    *parents, last = key.split(".")
+    if last in ("model_call_capture_dir", "input", "output") and isinstance(value, str):
+        value = _path(value)
+    section = data
+    for name in parents:
+        below = section.setdefault(name, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"override {override!r}: {name} is a value, not a section")
+        section = below
+    section[last] = value
+
+
+def _check_keys(data: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:
+    known = model.model_fields
+    for key, value in data.items():
+        if key not in known:
+            raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), prefix)}")
+        section = known[key].annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            if isinstance(value, Mapping):
+                _check_keys(value, section, f"{prefix}{key}.")
+            elif value is not None and not isinstance(value, BaseModel):
+                raise ConfigError(f"{prefix}{key} is a section, not the value {value!r}")
+
+
+def all_keys(model: type[BaseModel] = CaptureConfig, prefix: str = "") -> list[str]:
+    """Every key of the configuration as a dotted path."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys += all_keys(section, f"{prefix}{name}.")
+        else:
+            keys.append(f"{prefix}{name}")
+    return keys
+
+
+def _nearest(key: str, prefix: str) -> str:
+    known = all_keys()
+    full = f"{prefix}{key}"
+    siblings = [*CaptureConfig.model_fields] if not prefix else [path for path in known if path.startswith(prefix)]
+    by_leaf = {path.rsplit(".", 1)[-1]: path for path in known}
+    match = difflib.get_close_matches(full, [*siblings, *known], n=1) or [
+        by_leaf[leaf] for leaf in difflib.get_close_matches(key, by_leaf, n=1)
+    ]
+    if match:
+        return f"did you mean {match[0]}?"
+    return f"known keys are {', '.join(siblings)}"
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        lines.append(
+            f"{where}: {message}" + ("" if "must be an absolute" in message else f" (given {item['input']!r})")
+        )
+    return "invalid configuration: " + "; ".join(lines)
