@@ -25,6 +25,7 @@ from gym_capture.model.codec import checksum
 from gym_capture.model.json_text import decode_json, encode_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.rows import Part, PartFlag, PartKind
+from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
 
 DIALECTS = ("responses", "chat", "messages")
 
@@ -139,6 +140,9 @@ def pack(frozen: Snapshot) -> SealedExchange:
         response = texts.get(PartKind.RESPONSE)
         if response and response.flags & PartFlag.NOT_JSON and fields.get("error_category") is None:
             fields["error_category"] = "capture_parse_error"
+    if VERIFIER_ID_FIELD in fields:
+        # A merge reads records only, and has to know the verifier's name.
+        fields = {**fields, VERIFIER_KEY: json.loads(frozen.meta.data)[VERIFIER_KEY]}
     all_texts = {PartKind.RECORD: Text(encode_fields(fields), 0), PartKind.META: frozen.meta, **texts}
     parts: list[Part] = []
     body: list[bytes] = []
@@ -205,6 +209,14 @@ def decode_fields(data: bytes) -> dict[str, Any]:
     """What `encode_fields` made."""
     fields: dict[str, Any] = json.loads(data) if data[:1] == b"{" else msgspec.msgpack.decode(data)
     return fields
+
+
+def open_record(data: bytes) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """A RECORD part's derived fields, and the verifier invocation (id, name) that the exchange declares, if any."""
+    fields = decode_fields(data)
+    declaration = verifier_declaration(fields)
+    fields.pop(VERIFIER_KEY, None)
+    return fields, declaration
 
 
 def open_exchange(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
