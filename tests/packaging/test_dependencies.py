@@ -55,7 +55,9 @@ def test_the_package_imports_only_what_it_declares() -> None:
 
 
 def test_an_undeclared_import_is_named_even_inside_a_function() -> None:
-    assert undeclared({"a.py": "import json, yaml\ndef f():\n    from numpy.linalg import norm\n"}) == ["a.py: numpy"]
+    assert undeclared({"a.py": "import json, yaml\ndef f():\n    from no_such_package.linalg import norm\n"}) == [
+        "a.py: no_such_package"
+    ]
 
 
 @pytest.mark.parametrize("requirement", [*RUNTIME, *DEVELOPMENT], ids=str)
