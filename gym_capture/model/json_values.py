@@ -34,7 +34,10 @@ def is_standard(value: Any, depth: int = MAX_DEPTH) -> bool:
     if depth == 0:
         return False
     if kind is dict:
-        return all(type(key) is str and is_unicode(key) and is_standard(item, depth - 1) for key, item in value.items())
+        for key, item in value.items():
+            if type(key) is not str or not is_unicode(key) or not is_standard(item, depth - 1):
+                return False
+        return True
     if kind is list:
         return all(is_standard(item, depth - 1) for item in value)
     return False
@@ -57,6 +60,25 @@ def clean_text(text: str) -> str:
     return text if is_unicode(text) else text.encode(errors="backslashreplace").decode()
 
 
+def plain_copy(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """What is plain JSON in `value`, read past any method that a subclass of its type may have replaced.
+
+    Entries whose key is no text are left out; values of other types, and what is nested deeper, are None.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if depth == 0:
+        return None
+    if issubclass(kind, dict):
+        return {key: plain_copy(item, depth - 1) for key, item in dict.items(value) if type(key) is str}
+    if issubclass(kind, list):
+        return [plain_copy(item, depth - 1) for item in list.__iter__(value)]
+    return None
+
+
 def as_text(value: Any) -> str:
     """The JSON text of a value that is not standard; ASCII, so surrogates are escapes, and NaN is written as such.
 
@@ -73,7 +95,7 @@ def parse_standard(text: str) -> Any:
         ValueError: the text is not standard JSON, or its value is not standard (`is_standard`).
         RecursionError: it is nested too deeply to be parsed.
     """
-    value = json.loads(text, parse_constant=_refuse)
+    value = _decoder.decode(text)
     if not is_standard(value):
         raise ValueError("not standard JSON")
     return value
@@ -81,3 +103,6 @@ def parse_standard(text: str) -> Any:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not standard JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)

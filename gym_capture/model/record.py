@@ -7,12 +7,13 @@ that one malformed part never costs the others: it is null, and the rest is deri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from gym_capture.model import scalars
+from gym_capture.model.json_values import plain_copy
+from gym_capture.model.scalars import boolean, integer, number, text
 from gym_capture.model.tool_calls import tool_calls_and_reasoning
 from gym_capture.model.usage import cached_tokens, extract_token_stats
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, verifier_declaration
@@ -21,8 +22,6 @@ DERIVATION_VERSION = 1
 """Raised whenever the same exchange would derive other fields, so that stored rows say how they were derived."""
 
 PAYLOAD_FIELDS = ("request", "response", "request_raw", "response_raw")
-
-T = TypeVar("T")
 
 _NOTHING: dict[str, Any] = {}
 
@@ -40,12 +39,22 @@ def derive_fields(exchange: Mapping[str, Any]) -> dict[str, Any]:
         The fields; `verifier_invocation_id` is among them (last) only when the exchange declares a verifier.
     """
     try:
-        return _derive(exchange if type(exchange) is dict else dict(exchange))
-    except Exception:  # noqa: BLE001 - not an exchange at all, or keys and types whose own methods raise
+        return _derive(exchange)
+    except Exception:  # noqa: BLE001 - keys, values or the exchange itself have methods that raise: read what is plain
+        return _derive_plain(exchange)
+
+
+def _derive_plain(exchange: Any) -> dict[str, Any]:
+    """The fields of what is plain JSON in an exchange of any type."""
+    try:
+        plain = plain_copy(exchange if isinstance(exchange, dict) else dict(exchange))
+        return _derive(plain if isinstance(plain, dict) else _NOTHING)
+    except Exception:  # noqa: BLE001 - not a mapping, or no stack left to read it with
         return _derive(_NOTHING)
 
 
-def _derive(exchange: dict[str, Any]) -> dict[str, Any]:
+def _derive(exchange: Mapping[str, Any]) -> dict[str, Any]:
+    # Every commit comes through here: plain lookups, no guard around each; see derive_fields.
     get = exchange.get
     response = get("response")
     if not isinstance(response, dict):
@@ -54,25 +63,25 @@ def _derive(exchange: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(request, dict):
         request = _NOTHING
     usage = response.get("usage")
-    tokens = _guarded(extract_token_stats, usage) or extract_token_stats(None)
-    cached = _guarded(cached_tokens, usage)
-    tool_calls, reasoning = _guarded(tool_calls_and_reasoning, response) or ([], None)
+    tokens = extract_token_stats(usage)
+    cached = cached_tokens(usage)
+    tool_calls, reasoning = tool_calls_and_reasoning(response)
     fields = {
-        "model_call_id": _guarded(scalars.text, get("model_call_id")),
-        "response_id": _guarded(scalars.text, response.get("id")),
-        "client_session_id": _guarded(scalars.text, get("client_session_id")),
-        "model_ref": _guarded(_model_ref, get("model_ref")),
-        "model": _guarded(_model_name, (response, request)),
-        "dialect": _guarded(scalars.text, get("dialect")),
-        "status_code": _guarded(scalars.integer, get("status_code")),
-        "response_status": _guarded(scalars.text, response.get("status")),
-        "finish_reason": _guarded(_finish_reason, response),
-        "upstream_attempted": _guarded(scalars.boolean, get("upstream_attempted")),
-        "response_source": _guarded(_response_source, get("response_source")),
-        "upstream_status_code": _guarded(scalars.integer, get("upstream_status_code")),
-        "local_response_reason": _guarded(scalars.text, get("local_response_reason")),
-        "started_at": _guarded(scalars.number, get("started_at")),
-        "completed_at": _guarded(scalars.number, get("completed_at")),
+        "model_call_id": text(get("model_call_id")),
+        "response_id": text(response.get("id")),
+        "client_session_id": text(get("client_session_id")),
+        "model_ref": _model_ref(get("model_ref")),
+        "model": text(response.get("model") or request.get("model")),
+        "dialect": text(get("dialect")),
+        "status_code": integer(get("status_code")),
+        "response_status": text(response.get("status")),
+        "finish_reason": _finish_reason(response),
+        "upstream_attempted": boolean(get("upstream_attempted")),
+        "response_source": _response_source(get("response_source")),
+        "upstream_status_code": integer(get("upstream_status_code")),
+        "local_response_reason": text(get("local_response_reason")),
+        "started_at": number(get("started_at")),
+        "completed_at": number(get("completed_at")),
         "tokens_in": tokens["tokens_in"],
         "tokens_out": tokens["tokens_out"],
         "tokens_reasoning": tokens["tokens_reasoning"],
@@ -82,53 +91,40 @@ def _derive(exchange: dict[str, Any]) -> dict[str, Any]:
         "cache_hit": None if cached is None else cached > 0,
         "cached_tokens": cached,
         "cache_creation_tokens": tokens["cache_creation_tokens"],
-        "error_category": _guarded(scalars.text, get("error_category")),
-        "latency_total_ms": _guarded(scalars.number, get("latency_ms")),
-        "latency_ttft_ms": _guarded(scalars.number, get("latency_ttft_ms")),
+        "error_category": text(get("error_category")),
+        "latency_total_ms": number(get("latency_ms")),
+        "latency_ttft_ms": number(get("latency_ttft_ms")),
     }
-    verifier = _guarded(verifier_declaration, exchange)
+    verifier = verifier_declaration(exchange)
     if verifier is not None:
         fields[VERIFIER_ID_FIELD] = verifier[0]
     return fields
 
 
-def _guarded(read: Callable[[Any], T | None], value: Any) -> T | None:
-    if value is None:
-        return None
-    try:
-        return read(value)
-    except Exception:  # noqa: BLE001 - the value may be of any type, its methods may raise anything: it is unknown
-        return None
-
-
 def _model_ref(value: Any) -> dict[str, str] | None:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
-    kind, name = scalars.text(value.get("type")), scalars.text(value.get("name"))
+    kind, name = text(value.get("type")), text(value.get("name"))
     return None if kind is None or name is None else {"type": kind, "name": name}
 
 
-def _model_name(bodies: tuple[dict[str, Any], dict[str, Any]]) -> str | None:
-    response, request = bodies
-    return scalars.text(response.get("model") or request.get("model"))
-
-
 def _response_source(value: Any) -> str | None:
-    return str.__str__(value) if isinstance(value, str) and value in ("upstream", "local") else None
+    source = text(value)
+    return source if source in ("upstream", "local") else None
 
 
 def _finish_reason(response: dict[str, Any]) -> str | None:
     """Why the model stopped: Anthropic's field, else the first choice's, else why a response is incomplete."""
-    reason = response.get("stop_reason")
-    if isinstance(reason, str):
-        return scalars.text(reason)
+    reason = text(response.get("stop_reason"))
+    if reason is not None:
+        return reason
     choices = response.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        reason = choices[0].get("finish_reason")
-        if isinstance(reason, str):
-            return scalars.text(reason)
+        reason = text(choices[0].get("finish_reason"))
+        if reason is not None:
+            return reason
     details = response.get("incomplete_details")
-    return scalars.text(details.get("reason")) if isinstance(details, dict) else None
+    return text(details.get("reason")) if isinstance(details, dict) else None
 
 
 def payload_fields(exchange: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reading one value of an exchange that may be of any type: the value in its field's type, or None.
 
 What plainly means the value is taken for it (`"200"` and `200.0` for 200), as NeMo Gym's record does; what does
-not is unknown. Nothing here raises on a value that JSON can carry.
+not is unknown. None of these raises on a value that JSON can carry.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ _FALSE_TEXT = frozenset(("0", "off", "f", "false", "n", "no"))
 
 def text(value: Any) -> str | None:
     """Text as it is; anything else is None."""
+    if value is None:
+        return None
+    if type(value) is str and value.isascii():
+        return value
     return clean_text(value) if isinstance(value, str) else None
 
 
 def integer(value: Any) -> int | None:
     """An integer, or a number, truth value or text that is one."""
+    if value is None or (type(value) is int and 0 <= value < 1000):
+        return value
     if isinstance(value, str):
         stripped = value.strip()
         return int(stripped.partition(".")[0]) if _WHOLE_NUMBER.fullmatch(stripped) else None
@@ -37,6 +43,8 @@ def integer(value: Any) -> int | None:
 
 def number(value: Any) -> float | None:
     """A finite number as a float, or text that is one."""
+    if value is None:
+        return None
     if type(value) is float:
         return value if isfinite(value) else None
     if isinstance(value, str):
@@ -54,7 +62,7 @@ def number(value: Any) -> float | None:
 
 def boolean(value: Any) -> bool | None:
     """A truth value, or a 0 or 1, or one of the usual words for one."""
-    if type(value) is bool:
+    if value is None or type(value) is bool:
         return value
     if isinstance(value, str):
         word = value.lower()

@@ -32,7 +32,7 @@ def tool_calls_and_reasoning(response: dict[str, Any]) -> tuple[list[ToolCall], 
             for part in parts:
                 read(part, calls, reasoning)
             break
-    return calls, clean_text("\n".join(reasoning)) or None
+    return calls, (clean_text("\n".join(reasoning)) or None) if reasoning else None
 
 
 def _read_output(item: Any, calls: list[ToolCall], reasoning: list[str]) -> None:
