@@ -119,6 +119,10 @@ class InputRowError(GymCaptureError, ValueError):
     """A line of the collector's input is not a JSON object; `line` is its 1-based number."""
 
 
+class OutputError(GymCaptureError):
+    """The collector's output or failures file is held by another run, not its own, or cannot be written."""
+
+
 class _Registry:
     """Class names to classes, for errors that arrive over the wire."""
 
