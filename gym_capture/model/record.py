@@ -30,7 +30,7 @@ def derive_fields(exchange: Mapping[str, Any]) -> dict[str, Any]:
     """Every field of the record but `call_index` and the payloads, in the record's order.
 
     Never raises: what can't be read is None. The values are standard JSON (`json_values.is_standard`), though
-    integers may exceed 64 bits.
+    integers may exceed 64 bits, and share nothing that could change with the exchange.
 
     Args:
         exchange: the exchange as parsed JSON, malformed in any part.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gym_capture.model.json_values import as_text, clean_text, is_standard, parse_standard
+from gym_capture.model.json_values import as_text, clean_text, is_standard, parse_standard, plain_copy
 
 ToolCall = dict[str, Any]
 
@@ -87,7 +87,7 @@ def _tool_call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
 def _labelled(value: Any) -> Any:
     """An id or name as it was sent, whatever its type; its text where JSON could not carry it."""
     if is_standard(value):
-        return value
+        return plain_copy(value)
     return clean_text(value) if isinstance(value, str) else _text_or_none(value)
 
 
@@ -101,9 +101,9 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _given_arguments(arguments: Any) -> Any:
-    """Arguments that came as a value, not as text."""
+    """Arguments that came as a value, not as text; copied, because whoever gave the response may change it later."""
     if is_standard(arguments):
-        return arguments
+        return plain_copy(arguments)
     text = clean_text(arguments) if isinstance(arguments, str) else _text_or_none(arguments)
     return {} if text is None else {"_raw": text}
 

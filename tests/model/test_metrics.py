@@ -44,7 +44,6 @@ def test_the_known_ones_are_summed_and_every_call_counted() -> None:
 
 
 def test_float_sums_do_not_depend_on_the_python_version() -> None:
-    assert sum([8132.64, 7108.42, 6726.1]) - 21967.16 in (0.0, 21967.160000000003 - 21967.16)
     assert compensated_sum([8132.64, 7108.42, 6726.1]) == 21967.16
     assert compensated_sum([1e16, 1.0, -1e16]) == 1.0
     assert compensated_sum([1e308, 1e308]) == float("inf")

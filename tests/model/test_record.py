@@ -125,6 +125,17 @@ def test_an_invalid_verifier_declaration_is_none(declared: object) -> None:
     assert derive_fields({"verifier_invocation": declared}) == BLANK
 
 
+def test_what_is_derived_does_not_change_with_the_exchange() -> None:
+    item: dict[str, Any] = {"type": "function_call", "name": ["n"], "arguments": {"a": [1]}}
+    exchange: dict[str, Any] = {"response": {"output": [item]}, "model_ref": {"type": "t", "name": "n"}}
+    fields = derive_fields(exchange)
+    before = exact(fields)
+    item["arguments"]["a"].append(2)
+    item["name"].append("m")
+    exchange["model_ref"]["name"] = "other"
+    assert exact(fields) == before
+
+
 def test_payloads_are_objects_and_raw_texts_and_nothing_else() -> None:
     exchange = {"request": [1], "response": {"a": "\ud800"}, "request_raw": "{", "response_raw": b"x"}
     view = record_view(BLANK, 3, exchange)
