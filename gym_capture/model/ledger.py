@@ -278,7 +278,14 @@ class Ledger:
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def _decide(self, client: ClientState | None, row: ClientRow) -> None:
-        """Complete a row: its generation, outcome and call index, from the state as it is."""
+        """Complete a row: its generation, outcome and call index, from the state as it is.
+
+        A row that comes in as too large or invalid was refused at the door and stays so; as a commit it still closes
+        its claim and marks its rollout, unless its generation is over.
+        """
+        refused = row.outcome if row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID) else None
+        if refused is not None and type(row) is not CommitRow:
+            return
         rollout = self.rollout(row.rollout)
         if type(row) is ClearRow:
             repeated = row.request != "" and row.request == rollout.clear_request
@@ -288,11 +295,12 @@ class Ledger:
         if row.generation == CURRENT:
             row.generation = rollout.generation
             self.counts["rows_without_token"] += 1
-        elif row.generation < rollout.generation:
-            row.outcome = Outcome.FENCED
+        elif row.generation != rollout.generation:
+            row.outcome = Outcome.FENCED if row.generation < rollout.generation else Outcome.UNKNOWN_GENERATION
+            if type(row) is CommitRow:
+                row.parts = []
             return
-        elif row.generation > rollout.generation:
-            row.outcome = Outcome.UNKNOWN_GENERATION
+        if refused is not None:
             return
         row.outcome = Outcome.APPLIED
         if type(row) is CommitRow:
@@ -381,7 +389,7 @@ class Ledger:
         elif row.outcome == Outcome.DUPLICATE:
             self.counts["duplicates"] += 1
         else:
-            self.counts["conflicts"] += 1
+            self.counts["conflicts" if row.outcome == Outcome.CONFLICT else "refused_rows"] += 1
             rollout.add_reason(REFUSED)
 
     def _apply_release(self, client: ClientState | None, row: ReleaseRow, ref: FrameRef) -> None:

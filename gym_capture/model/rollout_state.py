@@ -53,7 +53,8 @@ class RolloutView(NamedTuple):
     """What a merge of one rollout returns, before any payload is read.
 
     Fields: `entries` in call order, `holes` (call indexes that damage swallowed), `reasons` of incompleteness
-    (None: complete), `outstanding` claims, and the `generation` that all this is of.
+    (None: complete), `outstanding` claims (open ones: what closes them on its way to disk is in the entries), and the
+    `generation` that all this is of.
     """
 
     rollout_id: str
@@ -148,7 +149,7 @@ class RolloutState:
         """A snapshot; `reasons` include the calls that were issued and are nowhere."""
         reasons = dict(self.reasons)
         missing = sum(count for reason, count in reasons.items() if reason not in (PLAIN, DAMAGED))
-        unaccounted = self.issued - self.next_index - missing - self.outstanding
+        unaccounted = self.issued - self.next_index - missing - len(self.open)
         if unaccounted > 0:
             reasons[UNACCOUNTED] = reasons.get(UNACCOUNTED, 0) + unaccounted
-        return RolloutView(self.id, self.generation, list(self.entries), self.holes, reasons or None, self.outstanding)
+        return RolloutView(self.id, self.generation, list(self.entries), self.holes, reasons or None, len(self.open))
