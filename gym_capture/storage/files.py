@@ -1,8 +1,9 @@
-"""The small interface that all I/O on a capture directory passes, and the POSIX one behind it.
+"""The small interface that all I/O on a capture directory passes (`PosixFiles` and `testing.FaultyFiles` provide it).
 
 Names are relative to one directory (no separators). Every durability step announces itself at a named fault point
-(`fault_points`) before and after, so that a test can stop a process exactly there or make the step fail. Files are
-created 0600, the directory is 0700. No method is a coroutine: the owner calls them in its executor.
+before and after, under the label that the caller passes as `point` (`fault_points`), so that a test can stop a
+process exactly there or make the step fail. Files are created 0600, the directory is 0700. No method is a coroutine:
+the owner calls them in its executor.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class AppendFile(Protocol):
     def size(self) -> int:
         """Bytes written so far (synced or not)."""
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+    def append(self, buffers: Sequence[bytes | memoryview], point: str) -> None:
         """Write all the buffers at the end, in order. OSError leaves an unknown part of them written."""
 
-    def sync(self) -> None:
+    def sync(self, point: str) -> None:
         """Return once all that was appended is on disk. After an OSError the file must not be synced again."""
 
     def close(self) -> None:
@@ -48,22 +49,22 @@ class Files(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file; FileNotFoundError when absent."""
 
-    def read(self, name: str) -> bytes:
-        """A whole file; FileNotFoundError when absent."""
+    def read(self, name: str, point: str | None = None) -> bytes:
+        """A whole file, opened anew (so that another host's replacement is seen); FileNotFoundError when absent."""
 
     def read_at(self, name: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer at the end of the file."""
 
-    def create(self, name: str, data: bytes) -> None:
-        """Create a file with this content, exclusively and durably (file and directory synced). FileExistsError."""
+    def create(self, name: str, data: bytes, point: str) -> None:
+        """Create a file with this content, exclusively and durably: it is never seen without it. FileExistsError."""
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: bytes, point: str) -> None:
         """Put this content in the place of a file, atomically and durably (temporary, sync, rename, directory sync)."""
 
-    def overwrite(self, name: str, data: bytes) -> None:
+    def overwrite(self, name: str, data: bytes, point: str) -> None:
         """Write a small file anew, without any sync (the beat). Creates it when absent."""
 
-    def create_append(self, name: str) -> AppendFile:
+    def create_append(self, name: str, point: str) -> AppendFile:
         """Create a file to append to, exclusively, its directory entry synced. FileExistsError."""
 
     def remove(self, name: str) -> None:

@@ -1,0 +1,65 @@
+"""Names of the steps that make something durable, each announced before and after it happens.
+
+A caller of `Files` says what a call is for (`RUN`, `APPEND`, ...); the call announces its steps under that label
+through the `FaultHook`: `before append`, `after append`, `before owner-rename`, ... A test stops, fails or races an
+owner exactly there.
+"""
+
+from __future__ import annotations
+
+RUN = "run"
+EPOCH = "epoch"
+TOKEN = "token"
+OWNER = "owner"
+OWNER_CHECK = "owner-check"
+BEAT = "beat"
+STOP = "stop"
+SEGMENT = "segment"
+APPEND = "append"
+SYNC = "sync"
+COPY_APPEND = "copy-append"
+COPY_SYNC = "copy-sync"
+CUT_APPEND = "cut-append"
+CUT_SYNC = "cut-sync"
+"""Labels that callers give to the calls of `Files` and `AppendFile`."""
+
+CREATE_STEPS = ("write", "sync", "link", "directory-sync")
+"""Steps of `Files.create`, in order."""
+REPLACE_STEPS = ("write", "sync", "rename", "directory-sync")
+"""Steps of `Files.replace`, in order."""
+CREATE_APPEND_STEPS = ("create", "directory-sync")
+"""Steps of `Files.create_append`, in order. All other calls are one step, named as their label."""
+
+
+def step(label: str, name: str) -> str:
+    """The name of one step of a call with several."""
+    return f"{label}-{name}"
+
+
+def before(name: str) -> str:
+    """The fault point before a step."""
+    return f"before {name}"
+
+
+def after(name: str) -> str:
+    """The fault point after a step."""
+    return f"after {name}"
+
+
+STEPS: tuple[str, ...] = (
+    *(step(label, name) for label in (RUN, EPOCH, TOKEN) for name in CREATE_STEPS),
+    *(step(label, name) for label in (OWNER, STOP) for name in REPLACE_STEPS),
+    *(step(SEGMENT, name) for name in CREATE_APPEND_STEPS),
+    COPY_APPEND,
+    COPY_SYNC,
+    CUT_APPEND,
+    CUT_SYNC,
+    APPEND,
+    SYNC,
+    OWNER_CHECK,
+    BEAT,
+)
+"""Every step."""
+
+ALL: tuple[str, ...] = tuple(point for name in STEPS for point in (before(name), after(name)))
+"""Every fault point."""

@@ -1,0 +1,107 @@
+"""Which bytes of which segment are the log: cuts and seals, collected before anything is read.
+
+A cut of an epoch ends it: what lies at or beyond its offset, and every later segment of that epoch, is not part of
+the log, whenever it was written. Each epoch's opening frame (and each further segment's first frame) repeats all cuts
+known so far; where two epochs disagree the later one is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
+from gym_capture.model.rows import CutRow, OpenRow, SealRow
+from gym_capture.storage import names
+from gym_capture.storage.files import Files
+from gym_capture.storage.log_reader import Damage, read_frames, segment_source
+from gym_capture.storage.names import SegmentName
+
+_PEEK_BYTES = 4096
+
+
+@dataclass(slots=True)
+class LogPlan:
+    """What of the directory's segments counts.
+
+    Args:
+        epochs: all epochs, ascending, with or without segments.
+        sizes: every segment and its bytes now, in log order.
+        cuts: by epoch.
+        seals: how long finished segments are.
+    """
+
+    epochs: list[int]
+    sizes: dict[SegmentName, int]
+    cuts: dict[int, CutRow] = field(default_factory=dict)
+    seals: dict[SegmentName, int] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every epoch but the last is cut: no takeover is under way (or was left unfinished)."""
+        return all(epoch in self.cuts for epoch in self.epochs[:-1])
+
+    def numbers(self, epoch: int) -> range:
+        """The segments that an epoch should have, as far as they count."""
+        cut = self.cuts.get(epoch)
+        if cut is None:
+            return range(max((name.number for name in self.sizes if name.epoch == epoch), default=-1) + 1)
+        return range(cut.segment + (cut.offset > SEGMENT_HEAD_BYTES))
+
+    def end(self, name: SegmentName) -> int:
+        """Where reading a segment ends. It may lie beyond the file's end: then bytes are missing."""
+        cut = self.cuts.get(name.epoch)
+        if cut is not None and cut.segment == name.number:
+            return cut.offset
+        return self.seals.get(name, self.sizes.get(name, 0))
+
+    def is_open(self, name: SegmentName) -> bool:
+        """Whether the segment may end in something that was not synced: an epoch's last one, without a cut."""
+        last = self.numbers(name.epoch)[-1:]
+        return name.epoch not in self.cuts and name not in self.seals and name.number in last
+
+    def ignored_bytes(self) -> int:
+        """Bytes that are in segments and not in the log."""
+        counted = {
+            SegmentName(epoch, number): self.end(SegmentName(epoch, number))
+            for epoch in self.epochs
+            for number in self.numbers(epoch)
+        }
+        return sum(max(0, size - counted.get(name, 0)) for name, size in self.sizes.items())
+
+
+def plan_log(files: Files, below_epoch: int | None = None) -> LogPlan:
+    """Collect sizes, cuts and seals. Reads the start of each segment only.
+
+    Args:
+        files: the capture directory.
+        below_epoch: leave this and later epochs out (an owner that recovers reads what was before it).
+    """
+    listed = files.names()
+    segments = [name for name in names.segments_in(listed) if below_epoch is None or name.epoch < below_epoch]
+    epochs = [epoch for epoch in names.epochs_in(listed) if below_epoch is None or epoch < below_epoch]
+    plan = LogPlan(epochs, {name: files.size(name.file) for name in segments})
+    # From the last epoch down, so that whether an epoch's own words count is known before they are read.
+    for epoch in reversed(epochs):
+        for name in [name for name in segments if name.epoch == epoch]:
+            _collect(files, plan, name)
+    return plan
+
+
+def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
+    cut = plan.cuts.get(name.epoch)
+    if cut is not None and (name.number, SEGMENT_HEAD_BYTES) >= (cut.segment, cut.offset):
+        return
+    end = min(plan.sizes[name], plan.end(name))
+    for frame in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name, _PEEK_BYTES):
+        if isinstance(frame, Damage):
+            continue
+        copied = bool(frame.head.flags & FrameFlag.COPIED)
+        told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow)]
+        if not copied and (frame.head.kind != FrameKind.OWNER or not told):
+            return
+        for row in told:
+            if isinstance(row, SealRow):
+                plan.seals.setdefault(SegmentName(row.epoch, row.segment), row.length)
+            elif isinstance(row, CutRow) and row.epoch < name.epoch and not copied:
+                # A copied opening says what its own epoch knew; the copying epoch repeats it if it was true.
+                plan.cuts.setdefault(row.epoch, row)

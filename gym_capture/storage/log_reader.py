@@ -1,0 +1,204 @@
+"""The one decoder of segments: recovery, verify, the store and whatever exports read frames through it.
+
+It reads heads and skips bodies, a window at a time, so memory is bounded by the largest head. After damage it goes on
+at the next frame whose checksum fits. What is invalid up to the end is a tear: an append that never finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from gym_capture.errors import DamagedLog, FormatError
+from gym_capture.model.codec import (
+    FRAME_HEAD_BYTES,
+    FRAME_MAGIC,
+    FrameFlag,
+    FrameHead,
+    FrameKind,
+    FrameRef,
+    decode_rows,
+    head_matches,
+    parse_frame_head,
+)
+from gym_capture.model.rows import Row
+from gym_capture.storage.files import Files
+from gym_capture.storage.names import SegmentName
+
+ReadAt = Callable[[int, int], bytes]
+"""(offset, length) → up to that many bytes of one segment."""
+
+WINDOW_BYTES = 256 * 1024
+PAGE_BYTES = 4096
+_ZERO_RUN_BYTES = 32
+_KINDS = frozenset(FrameKind)
+
+
+class Frame(NamedTuple):
+    """One frame without its body: the fixed head, its rows, and where its body lies."""
+
+    head: FrameHead
+    rows: list[Row]
+    ref: FrameRef
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the start of the segment to the frame."""
+        return self.ref.body_offset - self.head.head_bytes - FRAME_HEAD_BYTES
+
+    @property
+    def end(self) -> int:
+        """Bytes from the start of the segment to what follows the frame."""
+        return self.ref.body_offset + self.head.body_bytes
+
+
+class Damage(NamedTuple):
+    """Bytes that are no frame: `damage` has a good frame after it, a `tear` reaches to the end."""
+
+    offset: int
+    length: int
+    kind: Literal["damage", "tear"]
+
+
+def segment_source(files: Files, segment: SegmentName) -> ReadAt:
+    """Read one segment of a directory."""
+    name = segment.file
+
+    def read_at(offset: int, length: int) -> bytes:
+        return files.read_at(name, offset, length)
+
+    return read_at
+
+
+def read_frames(
+    read_at: ReadAt, start: int, end: int, segment: SegmentName, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Frame | Damage]:
+    """The frames between two offsets of a segment, in order, with the damage between them.
+
+    Args:
+        read_at: reads the segment.
+        start: where the first frame begins (`SEGMENT_HEAD_BYTES`, or the end of a frame).
+        end: nothing at or beyond it is read, and a frame that crosses it is torn.
+        segment: which segment it is.
+        window_bytes: how much is read at a time (a longer head is read whole).
+
+    Raises:
+        FormatError: a frame whose checksum fits cannot be decoded; a newer version wrote it.
+        OSError: the file could not be read.
+    """
+    decoder = _Decoder(read_at, end, segment, window_bytes)
+    at = start
+    while at < end:
+        frame = decoder.frame_at(at)
+        if frame is not None:
+            yield frame
+            at = frame.end
+            continue
+        found = decoder.next_frame(at)
+        if found is None:
+            yield Damage(at, end - at, "tear")
+            return
+        yield Damage(at, found - at, "damage")
+        at = found
+
+
+def never_written(read_at: ReadAt, damage: Damage) -> bool:
+    """Whether damaged bytes look like pages that never reached the disk: zeros up to a page's border.
+
+    Only where the last group may lie does that mean that nothing of it was acknowledged; synced pages that have
+    become zeros are lost like any others.
+    """
+    at, end = damage.offset, damage.offset + damage.length
+    while at < end:
+        border = min(end, (at // PAGE_BYTES + 1) * PAGE_BYTES)
+        piece = read_at(at, border - at)
+        if len(piece) >= _ZERO_RUN_BYTES and not any(piece):
+            return True
+        at = border
+    return False
+
+
+class _Decoder:
+    def __init__(self, read_at: ReadAt, end: int, segment: SegmentName, window_bytes: int) -> None:
+        self._read_at = read_at
+        self._end = end
+        self._segment = segment
+        self._window_bytes = window_bytes
+        self._window = b""
+        self._window_start = 0
+
+    def frame_at(self, at: int) -> Frame | None:
+        """The frame that begins at `at`, if a whole one does."""
+        head = self._head_at(at)
+        if head is None or at + head.total_bytes > self._end:
+            return None
+        encoded = self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes)
+        place = f"{self._segment.file} at {at}"
+        try:
+            rows = decode_rows(encoded)
+        except DamagedLog as error:
+            raise FormatError(f"{place}: {error}", segment=self._segment, offset=at) from error
+        if len(rows) != head.rows or head.kind not in _KINDS:
+            raise FormatError(
+                f"{place}: a frame of kind {head.kind} with {len(rows)} rows of {head.rows} is of another version. "
+                "Nothing was changed; read the directory with the version that wrote it.",
+                segment=self._segment,
+                offset=at,
+            )
+        body_offset = at + FRAME_HEAD_BYTES + head.head_bytes
+        return Frame(head, rows, FrameRef(head.sequence, self._segment.epoch, self._segment.number, body_offset))
+
+    def next_frame(self, at: int) -> int | None:
+        """Where the first frame after the damaged one at `at` begins."""
+        damaged = parse_frame_head(self._bytes(at, FRAME_HEAD_BYTES))
+        if damaged is not None and damaged.head_bytes + damaged.body_bytes:
+            # The lengths are usually right, and then payloads need not be searched (they may hold anything).
+            behind = at + damaged.total_bytes
+            if behind == self._end or (behind > self._end and self._matches(at, damaged)):
+                return None
+            if behind < self._end and self._head_at(behind) is not None:
+                return behind
+        at += 1
+        while at + FRAME_HEAD_BYTES <= self._end:
+            self._fill(at, FRAME_HEAD_BYTES)
+            found = self._window.find(FRAME_MAGIC, at - self._window_start)
+            if found < 0:
+                # The magic may begin in the window's last bytes.
+                at = max(at + 1, self._window_start + len(self._window) - len(FRAME_MAGIC) + 1)
+                continue
+            at = self._window_start + found
+            if self._head_at(at) is not None:
+                return at
+            at += 1
+        return None
+
+    def _head_at(self, at: int) -> FrameHead | None:
+        """A head that could stand in this segment and fits its checksum."""
+        head = parse_frame_head(self._bytes(at, FRAME_HEAD_BYTES))
+        if head is None or at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
+            return None
+        if head.flags & FrameFlag.COPIED:
+            if head.epoch >= self._segment.epoch:
+                return None
+        elif head.epoch != self._segment.epoch:
+            return None
+        return head if self._matches(at, head) else None
+
+    def _matches(self, at: int, head: FrameHead) -> bool:
+        if at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
+            return False
+        fixed = self._bytes(at, FRAME_HEAD_BYTES)
+        return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        """Bytes of the segment, fewer at the end of it."""
+        length = min(length, self._end - at)
+        self._fill(at, length)
+        start = at - self._window_start
+        return self._window[start : start + length]
+
+    def _fill(self, at: int, length: int) -> None:
+        if self._window_start <= at and at + length <= self._window_start + len(self._window):
+            return
+        self._window_start = at
+        self._window = self._read_at(at, max(0, min(max(length, self._window_bytes), self._end - at)))

@@ -1,0 +1,250 @@
+"""Reading a whole log in the order in which a replay is right, and going on where it was left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from gym_capture.errors import DamagedLog, FormatError
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, parse_segment_head
+from gym_capture.model.rows import Row, SealRow
+from gym_capture.storage.files import Files
+from gym_capture.storage.log_plan import LogPlan, plan_log
+from gym_capture.storage.log_reader import Damage, Frame, ReadAt, never_written, read_frames, segment_source
+from gym_capture.storage.names import SegmentName
+from gym_capture.storage.recovery_report import Place, RecoveryReport
+from gym_capture.storage.sequence_set import SequenceSet
+
+
+class LogFold(Protocol):
+    """What a log is replayed into (`model.ledger.Ledger`, say)."""
+
+    def replay(self, head: FrameHead, rows: Sequence[Row], ref: FrameRef) -> None:
+        """Apply one frame."""
+
+    def replay_damage(self, rollout_ids: Iterable[str]) -> None:
+        """Heads were damaged; these rollouts may have lost rows in them. At most once a segment for each."""
+
+
+class DamagedHeads(NamedTuple):
+    """A segment has damaged heads; `rollouts` have rows in it (with the highest generation seen there)."""
+
+    segment: SegmentName
+    rollouts: dict[str, int]
+
+
+class _SegmentPass:
+    """How far one segment was read, and what that showed."""
+
+    def __init__(self, name: SegmentName) -> None:
+        self.name = name
+        self.at = SEGMENT_HEAD_BYTES
+        self.started = False
+        self.group = 0
+        self.sealed_to = 0
+        self.rollouts: dict[str, int] = {}
+        self.marked: set[str] = set()
+        self.unjudged: list[tuple[Damage, int]] = []
+        self.tears: list[Place] = []
+        self.damaged = False
+
+
+class LogScan:
+    """One pass over a log, oldest epoch first; iterating again goes on with what was appended since.
+
+    Args:
+        files: the capture directory.
+        plan: which bytes count; by default collected now.
+
+    Attributes:
+        report: what was found so far.
+        run: the run's 16-byte uuid as the segments' headers say it, or None.
+        last_sequence: the highest sequence seen.
+        seen: the frames seen, by epoch and sequence.
+    """
+
+    def __init__(self, files: Files, plan: LogPlan | None = None) -> None:
+        self._files = files
+        self.plan = plan or plan_log(files)
+        self.report = RecoveryReport()
+        self.run: bytes | None = None
+        self.last_sequence = 0
+        self.seen = SequenceSet()
+        self._passes: dict[SegmentName, _SegmentPass] = {}
+        self._orphaned: dict[str, int] | None = None
+
+    def goes_on(self, plan: LogPlan) -> bool:
+        """Whether a newer plan of the same directory only adds to what this scan has read."""
+        return self.plan.settled and plan.epochs == self.plan.epochs and plan.cuts == self.plan.cuts
+
+    def proceed(self, plan: LogPlan) -> None:
+        """Take up a newer plan for which `goes_on` holds."""
+        self.plan = plan
+
+    def __iter__(self) -> Iterator[Frame | DamagedHeads]:
+        """Frames in replay order; a segment's damage after its frames.
+
+        Raises:
+            FormatError: something is of another version or another run.
+            OSError: a file could not be read.
+        """
+        self.report.cuts = [self.plan.cuts[epoch] for epoch in sorted(self.plan.cuts)]
+        self.report.ignored_bytes = self.plan.ignored_bytes()
+        for epoch in self.plan.epochs:
+            for number in self.plan.numbers(epoch):
+                name = SegmentName(epoch, number)
+                if name in self.plan.sizes:
+                    yield from self._read(name)
+                elif name not in self._passes:
+                    yield from self._missing(name)
+
+    def _read(self, name: SegmentName) -> Iterator[Frame | DamagedHeads]:
+        done = self._passes.get(name)
+        end = self.plan.end(name)
+        if done is not None and done.at >= end and not done.unjudged:
+            return
+        read_at = segment_source(self._files, name)
+        if done is None:
+            done = self._passes[name] = _SegmentPass(name)
+            self.report.segments += 1
+        if not done.started and not self._start(done, read_at):
+            return
+        if self._orphaned is not None:
+            # What stood in a segment that is gone may concern those before it and those after it.
+            done.damaged = True
+            self._orphaned = None
+        yield from self._frames(done, read_at, end)
+        if self._judge(done, read_at):
+            fresh = {rollout: found for rollout, found in done.rollouts.items() if rollout not in done.marked}
+            done.marked.update(fresh)
+            self.report.affected.update(fresh)
+            if fresh:
+                yield DamagedHeads(name, fresh)
+
+    def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
+        """Read the header. False: there is none yet."""
+        name = done.name
+        data = read_at(0, SEGMENT_HEAD_BYTES)
+        if not any(data) and self.plan.is_open(name):
+            # Created, and its first group not (or only in part) on disk.
+            return self.plan.sizes[name] > SEGMENT_HEAD_BYTES
+        done.started = True
+        try:
+            head = parse_segment_head(data)
+        except FormatError:
+            raise
+        except DamagedLog:
+            # The name says what the header would; the frames have checksums of their own.
+            self.report.headers.append(name)
+            return True
+        if (head.epoch, head.number) != name:
+            raise FormatError(
+                f"{name.file} says that it is segment {head.number} of epoch {head.epoch}: it was renamed. "
+                "Nothing was changed; give it its name back.",
+                segment=name,
+            )
+        if self.run is not None and head.run != self.run:
+            raise FormatError(
+                f"{name.file} belongs to run {head.run.hex()}, the segments before it to {self.run.hex()}. "
+                "Nothing was changed; move it to its own directory.",
+                segment=name,
+            )
+        self.run = head.run
+        return True
+
+    def _frames(self, done: _SegmentPass, read_at: ReadAt, end: int) -> Iterator[Frame]:
+        report = self.report
+        waiting: list[Damage] = []
+        for item in read_frames(read_at, done.at, end, done.name):
+            if isinstance(item, Damage):
+                waiting.append(item)
+                continue
+            head = item.head
+            done.at = item.end
+            done.group = head.group
+            done.unjudged += [(damage, head.group) for damage in waiting]
+            waiting.clear()
+            self._note_rows(done, item.rows)
+            report.frames += 1
+            report.rows += head.rows
+            report.bytes += head.total_bytes
+            self.last_sequence = max(self.last_sequence, head.sequence)
+            if head.sequence:
+                if head.flags & FrameFlag.COPIED and self.seen.has(head.epoch, head.sequence):
+                    report.copies += 1
+                    continue
+                self.seen.add(head.epoch, head.sequence)
+            yield item
+        self._judge_end(done, waiting, end)
+
+    def _note_rows(self, done: _SegmentPass, rows: list[Row]) -> None:
+        note_rollouts(done.rollouts, rows)
+        for row in rows:
+            if type(row) is SealRow and (row.epoch, row.segment) == done.name:
+                done.sealed_to = row.length
+
+    def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int) -> None:
+        """What is invalid up to the end: torn where the end is open, damage where all of it had been synced."""
+        for place in done.tears:
+            self.report.tears.remove(place)
+        done.tears.clear()
+        for damage in waiting:
+            if self.plan.is_open(done.name):
+                done.tears.append(Place(done.name, damage.offset, damage.length))
+            else:
+                done.at = end
+                done.unjudged.append((damage, -1))
+        self.report.tears += done.tears
+
+    def _judge(self, done: _SegmentPass, read_at: ReadAt) -> bool:
+        """Decide what the places between frames are. True: the segment has damaged heads."""
+        still: list[tuple[Damage, int]] = []
+        for damage, group_after in done.unjudged:
+            if (
+                self.plan.is_open(done.name)
+                and group_after == done.group
+                and damage.offset >= done.sealed_to
+                and never_written(read_at, damage)
+            ):
+                still.append((damage, group_after))
+                done.tears.append(Place(done.name, damage.offset, damage.length))
+                self.report.tears.append(done.tears[-1])
+            else:
+                done.damaged = True
+                self.report.damages.append(Place(done.name, damage.offset, damage.length))
+        done.unjudged = still
+        return done.damaged
+
+    def _missing(self, name: SegmentName) -> Iterator[DamagedHeads]:
+        self._passes[name] = _SegmentPass(name)
+        self.report.damages.append(Place(name, 0, self.plan.end(name)))
+        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
+        rollouts = dict(before.rollouts) if before is not None else {}
+        self._orphaned = rollouts
+        self.report.affected.update(rollouts)
+        if rollouts:
+            yield DamagedHeads(name, rollouts)
+
+
+def note_rollouts(rollouts: dict[str, int], rows: Iterable[Row]) -> None:
+    """Add the rollouts that rows concern, each with the highest generation seen."""
+    for row in rows:
+        rollout: str | None = getattr(row, "rollout", None)
+        if rollout is not None:
+            generation: int = getattr(row, "generation", 0)
+            if generation >= rollouts.get(rollout, 0):
+                rollouts[rollout] = generation
+
+
+def replay_log(scan: LogScan, fold: LogFold) -> None:
+    """Replay what a scan (still) has to read."""
+    for item in scan:
+        if isinstance(item, DamagedHeads):
+            fold.replay_damage(item.rollouts)
+        else:
+            fold.replay(item.head, item.rows, item.ref)
+
+
+def scan_log(files: Files) -> LogScan:
+    """A scan of all that counts in the directory; iterate it."""
+    return LogScan(files)

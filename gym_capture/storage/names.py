@@ -1,0 +1,85 @@
+"""The names of a capture directory's files: the only place that builds or parses one.
+
+Names that are not listed here belong to others and are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+RUN = "RUN"
+"""Marks the directory as one run's; JSON with the run's uuid."""
+
+OWNER = "OWNER"
+"""Says who owns the directory; JSON, replaced at a takeover."""
+
+NEMO_GYM_SUFFIX = ".capture.jsonl"
+NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
+
+_EPOCH = re.compile(r"epoch-([0-9]{8,10})")
+_SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
+
+
+class SegmentName(NamedTuple):
+    """Which segment a file is: the `epoch` that wrote it and its `number` in that epoch. Sorts in log order."""
+
+    epoch: int
+    number: int
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"segment-{self.epoch:08d}-{self.number:08d}.log"
+
+
+def epoch_file(epoch: int) -> str:
+    """The file whose exclusive creation is the claim on `epoch`."""
+    return f"epoch-{epoch:08d}"
+
+
+def beat_file(epoch: int) -> str:
+    """The file that the owner of `epoch` keeps changing while it lives."""
+    return f"beat-{epoch:08d}"
+
+
+def token_file(epoch: int) -> str:
+    """The file with the token that clients of `epoch`'s owner show."""
+    return f"token-{epoch:08d}"
+
+
+def temporary_file(name: str, suffix: str) -> str:
+    """Where the content of `name` is written before it takes its place."""
+    return f".{name}.{suffix}.tmp"
+
+
+def epochs_in(names: Iterable[str]) -> list[int]:
+    """Every epoch that has been claimed or has a segment, ascending."""
+    epochs = {int(match[1]) for name in names if (match := _EPOCH.fullmatch(name))}
+    return sorted(epochs | {segment.epoch for segment in segments_in(names)})
+
+
+def segments_in(names: Iterable[str]) -> list[SegmentName]:
+    """Every segment, in log order."""
+    return sorted(SegmentName(int(match[1]), int(match[2])) for name in names if (match := _SEGMENT.fullmatch(name)))
+
+
+def nemo_gym_file(rollout_id: str) -> str:
+    """NeMo Gym's capture file of a rollout."""
+    return rollout_id + NEMO_GYM_SUFFIX
+
+
+def nemo_gym_incomplete_file(rollout_id: str) -> str:
+    """NeMo Gym's marker that a rollout's capture is incomplete."""
+    return rollout_id + NEMO_GYM_INCOMPLETE_SUFFIX
+
+
+def nemo_gym_rollouts_in(names: Iterable[str]) -> set[str]:
+    """The rollout ids that have a NeMo Gym file or marker."""
+    found: set[str] = set()
+    for name in names:
+        for suffix in (NEMO_GYM_SUFFIX, NEMO_GYM_INCOMPLETE_SUFFIX):
+            if name.endswith(suffix) and len(name) > len(suffix):
+                found.add(name.removesuffix(suffix))
+    return found

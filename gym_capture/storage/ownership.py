@@ -1,0 +1,358 @@
+"""Who owns a capture directory: the run's marker, epochs, the beat, and the check that fences an old owner.
+
+An epoch is claimed by creating its file exclusively. `OWNER` is replaced before the new owner reads the old one's
+tail; the old one reads `OWNER` after each sync and before each acknowledgment. So whatever the old owner still
+acknowledges was on disk before the new one looked, and is found by it. Nothing here compares clocks of two hosts:
+whether another owner lives is seen by watching its beat change.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, FormatError, MissingRunMarker, Superseded
+from gym_capture.model.clock import Clock, SystemClock
+from gym_capture.model.codec import FORMAT_VERSION
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.files import Files
+
+Wait = Callable[[float], None]
+"""Let that many seconds pass."""
+
+BEAT_S = 2.0
+"""Seconds between two beats."""
+
+WATCHED_BEATS = 2.5
+"""For how many beats another owner is watched before its beat counts as standing still."""
+
+STOPPED = b"stopped             \n"
+_LOOKS_PER_BEAT = 2
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where the owner listens."""
+
+    host: str
+    port: int
+
+
+class OwnerIdentity(msgspec.Struct, frozen=True):
+    """What an owner says of itself.
+
+    Args:
+        actor_id: stays the same over restarts of one actor, and only then.
+        name, namespace: the actor's name in the cluster.
+        node: where it runs, for people.
+        pid: its process, for people.
+    """
+
+    actor_id: str
+    name: str = ""
+    namespace: str = ""
+    node: str = ""
+    pid: int = 0
+
+
+class OwnerInfo(msgspec.Struct, frozen=True):
+    """The content of `OWNER`."""
+
+    run: str
+    epoch: int
+    identity: OwnerIdentity
+    endpoint: Endpoint | None = None
+
+
+class _RunMarker(msgspec.Struct, frozen=True):
+    run: str
+    format: int
+
+
+def create_or_adopt_run(files: Files) -> uuid.UUID:
+    """The run of this directory; makes the directory one run's when it has no marker yet.
+
+    Raises:
+        CaptureDirectoryError: the directory cannot be written, or the marker cannot be read.
+        FormatError: the directory was written by another version.
+    """
+    try:
+        return read_run(files)
+    except MissingRunMarker:
+        pass
+    run = uuid.uuid4()
+    try:
+        files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
+    except FileExistsError:
+        return read_run(files)
+    except OSError as error:
+        raise CaptureDirectoryError(
+            f"capture directory {files.directory} cannot be written ({error}). Nothing was written; "
+            "give this user write permission or choose another directory.",
+            directory=files.directory,
+        ) from error
+    return run
+
+
+def read_run(files: Files) -> uuid.UUID:
+    """The run that the directory belongs to.
+
+    Raises:
+        MissingRunMarker: there is no `RUN` file: the shared file system may not be mounted here.
+        CaptureDirectoryError: the marker cannot be read.
+        FormatError: the directory was written by another version.
+    """
+    try:
+        data = files.read(names.RUN)
+    except FileNotFoundError:
+        raise MissingRunMarker(
+            f"{files.directory} has no {names.RUN} file, so it is not a run's capture directory (or the shared file "
+            "system is not mounted on this node). Nothing was written; check the mount, or start the run first.",
+            directory=files.directory,
+        ) from None
+    try:
+        marker = msgspec.json.decode(data, type=_RunMarker)
+        run = uuid.UUID(hex=marker.run)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise CaptureDirectoryError(
+            f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; its segments' headers "
+            "hold the run's uuid, from which the file can be restored.",
+            directory=files.directory,
+        ) from error
+    if marker.format != FORMAT_VERSION:
+        raise FormatError(
+            f"{files.directory} has format version {marker.format}, this gym_capture reads {FORMAT_VERSION}. "
+            "Nothing was changed; use the version that wrote it."
+        )
+    return run
+
+
+def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:
+    """Who owns the directory, or None when nobody ever did.
+
+    Raises:
+        CaptureDirectoryError: `OWNER` cannot be read as one.
+    """
+    try:
+        data = files.read(names.OWNER, point)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(data, type=OwnerInfo)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CaptureDirectoryError(
+            f"{names.OWNER} in {files.directory} cannot be read ({error}). The log is untouched; make sure that no "
+            "owner runs, remove the file and start again.",
+            directory=files.directory,
+        ) from error
+
+
+def read_token(files: Files, epoch: int) -> str:
+    """The token that the owner of `epoch` wants to see. FileNotFoundError, PermissionError."""
+    return files.read(names.token_file(epoch)).decode("ascii")
+
+
+def _beat_of(files: Files, epoch: int) -> bytes | None:
+    try:
+        return files.read(names.beat_file(epoch))
+    except FileNotFoundError:
+        return None
+
+
+def _moving_epoch(files: Files, epochs: list[int], wait: Wait, watch_s: float) -> int | None:
+    """The highest of these epochs whose beat changes while it is watched; returns as soon as one does."""
+    first = {epoch: _beat_of(files, epoch) for epoch in epochs}
+    if not epochs or all(beat == STOPPED for beat in first.values()):
+        return None
+    looks = int(WATCHED_BEATS * _LOOKS_PER_BEAT)
+    for _ in range(looks):
+        wait(watch_s / looks)
+        for epoch in reversed(epochs):
+            beat = _beat_of(files, epoch)
+            if beat not in (first[epoch], STOPPED):
+                return epoch
+    return None
+
+
+def owner_state(
+    files: Files, wait: Wait = time.sleep, *, beat_s: float = BEAT_S
+) -> Literal["none", "stopped", "maybe-live"]:
+    """Whether the directory has a live owner.
+
+    Returns:
+        `none`: nobody ever owned it. `stopped`: its owner ended cleanly, or its beat stood still while it was
+        watched (2.5 beats; less when it moves). `maybe-live`: the beat moved.
+    """
+    owner = read_owner(files)
+    if owner is None:
+        return "none"
+    epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch]
+    moving = _moving_epoch(files, epochs or [owner.epoch], wait, WATCHED_BEATS * beat_s)
+    return "stopped" if moving is None else "maybe-live"
+
+
+class Ownership:
+    """One epoch of a capture directory, held by this process until `check` says otherwise. Made by `take`.
+
+    Attributes:
+        run: the run's uuid.
+        epoch: this owner's epoch.
+        identity: what it calls itself.
+        token: what clients of its stream have to show.
+        clock: where its times come from.
+    """
+
+    def __init__(
+        self, files: Files, run: uuid.UUID, epoch: int, identity: OwnerIdentity, token: str, clock: Clock
+    ) -> None:
+        self._files = files
+        self.run = run
+        self.epoch = epoch
+        self.identity = identity
+        self.token = token
+        self.clock = clock
+        self.endpoint: Endpoint | None = None
+        self._beats = 0
+
+    @classmethod
+    def take(
+        cls,
+        files: Files,
+        identity: OwnerIdentity,
+        clock: Clock | None = None,
+        *,
+        takeover: bool = False,
+        wait: Wait = time.sleep,
+        beat_s: float = BEAT_S,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(32),
+    ) -> Ownership:
+        """Become the owner. Afterwards move the beat every `beat_s` seconds, also while recovering.
+
+        Args:
+            files: the directory; it has its run's marker.
+            identity: the same `actor_id` as the present owner's takes over at once.
+            clock: the machine's when None.
+            takeover: take over from another actor although it may live (it is fenced).
+            wait: lets seconds pass while another owner's beat is watched; about 2.5 beats at most.
+            beat_s: seconds between two beats of an owner.
+            new_token: makes the secret of this epoch's stream.
+
+        Raises:
+            MissingRunMarker: the directory is not (or not the mount of) a run's.
+            DirectoryHeld: another actor's beat moves.
+            Superseded: a later taker was faster; it owns the directory.
+            OSError: the directory could not be read or written.
+        """
+        run = read_run(files)
+        if not takeover:
+            _refuse_if_held(files, identity, wait, beat_s)
+        epoch = _claim_epoch(files, identity)
+        taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock())
+        files.create(names.token_file(epoch), taken.token.encode("ascii"), fault_points.TOKEN)
+        taken.beat()
+        # A taker that is already late must not replace the OWNER of a later one.
+        taken._leave_if_late()
+        taken._replace_owner()
+        return taken
+
+    def check(self) -> None:
+        """Make sure that this is still the owner: after each sync, before each acknowledgment.
+
+        Raises:
+            Superseded: another epoch or run owns the directory; leave at once.
+            OSError: `OWNER` could not be read, so nothing is known; acknowledge nothing.
+        """
+        owner = read_owner(self._files, fault_points.OWNER_CHECK)
+        if owner is None:
+            raise CaptureDirectoryError(
+                f"{names.OWNER} is gone from {self._files.directory}. Nothing is acknowledged until it is back.",
+                directory=self._files.directory,
+            )
+        if owner.epoch == self.epoch and owner.run == self.run.hex:
+            return
+        if owner.epoch < self.epoch and owner.run == self.run.hex:
+            # A slower taker replaced it late; it sees this epoch's file next, and leaves.
+            self._replace_owner()
+            return
+        raise self._superseded(
+            owner.epoch, f"{owner.identity.name or owner.identity.actor_id} on {owner.identity.node}"
+        )
+
+    def beat(self) -> None:
+        """Show that this owner lives. Nothing is synced."""
+        self._beats += 1
+        content = b"%020d\n" % self._beats
+        self._files.overwrite(names.beat_file(self.epoch), content, fault_points.BEAT)
+
+    def publish(self, endpoint: Endpoint) -> None:
+        """Say in `OWNER` where the owner listens, once that is known.
+
+        Raises:
+            Superseded: another epoch owns the directory.
+            OSError: `OWNER` could not be read or replaced.
+        """
+        self.check()
+        self.endpoint = endpoint
+        self._replace_owner()
+
+    def release(self) -> None:
+        """End cleanly: whoever comes next need not watch the beat. Stop the beating first."""
+        self._files.replace(names.beat_file(self.epoch), STOPPED, fault_points.STOP)
+
+    def _replace_owner(self) -> None:
+        info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint)
+        self._files.replace(names.OWNER, msgspec.json.encode(info), fault_points.OWNER)
+        # Whoever claimed a later epoch before this replacement would be hidden by it; it comes to light here.
+        self._leave_if_late()
+
+    def _leave_if_late(self) -> None:
+        latest = names.epochs_in(self._files.names())[-1]
+        if latest > self.epoch:
+            raise self._superseded(latest, "a later taker")
+
+    def _superseded(self, epoch: int, by: str) -> Superseded:
+        return Superseded(
+            f"epoch {self.epoch} of {self._files.directory} was superseded by epoch {epoch} ({by}). What was "
+            "acknowledged is safe with it; this owner has to leave, its clients find the new one.",
+            epoch=self.epoch,
+            by_epoch=epoch,
+        )
+
+
+def _refuse_if_held(files: Files, identity: OwnerIdentity, wait: Wait, beat_s: float) -> None:
+    owner = read_owner(files)
+    if owner is None or owner.identity.actor_id == identity.actor_id:
+        return
+    # A taker that claimed an epoch and has not replaced OWNER yet is as live as an owner.
+    epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch] or [owner.epoch]
+    watch_s = WATCHED_BEATS * beat_s
+    moving = _moving_epoch(files, epochs, wait, watch_s)
+    if moving is None:
+        return
+    who = owner.identity
+    where = f"{owner.endpoint.host}:{owner.endpoint.port}" if owner.endpoint else "not listening yet"
+    raise DirectoryHeld(
+        f"{files.directory} is owned by actor {who.name or '(unnamed)'} ({who.actor_id}, namespace "
+        f"{who.namespace or '(none)'}, node {who.node or '(unknown)'}, pid {who.pid}, {where}), and the beat of epoch "
+        f"{moving} moved within the last {watch_s:g} s. Nothing was changed; connect to that owner, stop it, choose "
+        "another directory, or start with takeover=True to fence it.",
+        owner=owner,
+        epoch=moving,
+        beat_age_s=watch_s,
+    )
+
+
+def _claim_epoch(files: Files, identity: OwnerIdentity) -> int:
+    epoch = 0
+    while True:
+        # Never the same number twice: a network file system may list a directory as it was a while ago.
+        epoch = max(epoch, *names.epochs_in(files.names()), 0) + 1
+        try:
+            files.create(names.epoch_file(epoch), msgspec.json.encode(identity), fault_points.EPOCH)
+        except FileExistsError:
+            continue
+        return epoch

@@ -1,0 +1,240 @@
+"""Recovery: from a directory and an epoch just taken to the state that it holds and a log that may be written.
+
+An earlier owner may be dead, or frozen and about to write on. Only the last group of its last segment can be
+unsynced. So the new owner (1) replays all that lies before that group, (2) copies the group's intact frames into its
+own first segment and syncs, (3) writes its opening frame with the cut of the earlier epoch before that group, and
+syncs. From then on nobody reads what the earlier owner has or still puts there. A crash in between leaves the earlier
+epoch uncut; the next owner does it all again and drops the copies it finds twice.
+
+`docs/decisions/0003-ownership-and-cuts.md` says why this order and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gym_capture.errors import FormatError, Superseded
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, PendingFrame, encode_rows
+from gym_capture.model.rollout_state import DAMAGED
+from gym_capture.model.rows import CutRow, MarkRow, OpenRow, Row, SealRow
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.files import Files
+from gym_capture.storage.log_plan import LogPlan, plan_log
+from gym_capture.storage.log_reader import Damage, Frame, never_written, read_frames, segment_source
+from gym_capture.storage.log_scan import LogFold, LogScan, note_rollouts, replay_log
+from gym_capture.storage.names import SegmentName
+from gym_capture.storage.ownership import Ownership
+from gym_capture.storage.parts import part_intact, parts_of, read_body
+from gym_capture.storage.recovery_report import Place, RecoveryReport
+from gym_capture.storage.segments import SEGMENT_BYTES, SegmentWriter, owner_frame
+
+_COPY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The last group of an earlier epoch, and where it begins."""
+
+    cut: CutRow
+    frames: list[Frame] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    rollouts: dict[str, int] = field(default_factory=dict)
+    sealed_to: int = 0
+    torn: list[Place] = field(default_factory=list)
+
+
+def recover(
+    files: Files, ownership: Ownership, fold: LogFold, *, segment_bytes: int = SEGMENT_BYTES
+) -> tuple[SegmentWriter, RecoveryReport]:
+    """Replay the log into `fold` and open it for this epoch.
+
+    Blocks for as long as reading all heads takes; keep `ownership.beat()` going meanwhile.
+
+    Args:
+        files: the capture directory.
+        ownership: an epoch just taken; an epoch recovers once (after a failure take the next one).
+        fold: fresh; afterwards it holds what the log holds, the new epoch's opening included.
+        segment_bytes: see `SegmentWriter`.
+
+    Returns:
+        The writer (continue with sequence `writer.last_sequence + 1`), and what was found.
+
+    Raises:
+        Superseded: another owner took the directory meanwhile.
+        FormatError: the log is of another version or run; nothing was written.
+        OSError: reading or writing failed; take the next epoch and try again.
+    """
+    epoch = ownership.epoch
+    later = [found for found in names.epochs_in(files.names()) if found > epoch]
+    if later:
+        raise Superseded(f"epoch {epoch} was superseded by epoch {later[-1]} before it recovered.", by_epoch=later[-1])
+    plan = plan_log(files, below_epoch=epoch)
+    tails = [_find_tail(files, plan, earlier) for earlier in plan.epochs if earlier not in plan.cuts]
+    for tail in tails:
+        plan.cuts[tail.cut.epoch] = tail.cut
+    scan = LogScan(files, plan)
+    replay_log(scan, fold)
+    if scan.run is not None and scan.run != ownership.run.bytes:
+        raise FormatError(
+            f"the segments in {files.directory} belong to run {scan.run.hex()}, its {names.RUN} file says "
+            f"{ownership.run.hex}. Nothing was written; restore the file or choose another directory.",
+        )
+    cuts = [plan.cuts[earlier] for earlier in sorted(plan.cuts)]
+    writer = SegmentWriter(files, ownership.run.bytes, epoch, segment_bytes=segment_bytes, cuts=cuts)
+    try:
+        marks = _copy_tails(files, tails, scan, writer, fold)
+        _open(ownership, writer, scan, cuts, marks, fold)
+        ownership.check()
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer, scan.report
+
+
+def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
+    """The last group of an uncut epoch: in its last segment that has a frame at all."""
+    torn: list[Place] = []
+    tail = _Tail(CutRow(epoch, 0, 0))
+    for number in reversed(plan.numbers(epoch)):
+        name = SegmentName(epoch, number)
+        if name not in plan.sizes:
+            continue
+        found = _last_group(files, name, plan.end(name))
+        if found.frames:
+            tail = found
+            break
+        # A segment is begun when all before it is synced, so this one's first group never was.
+        torn += [Place(name, damage.offset, damage.length) for damage in found.damages]
+    tail.torn = torn
+    return tail
+
+
+def _last_group(files: Files, name: SegmentName, end: int) -> _Tail:
+    tail = _Tail(CutRow(name.epoch, name.number, SEGMENT_HEAD_BYTES))
+    group = -1
+    for item in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name):
+        if isinstance(item, Damage):
+            tail.damages.append(item)
+            continue
+        if item.head.group != group:
+            if group >= 0:
+                last = tail.frames[-1].end
+                tail.cut = CutRow(name.epoch, name.number, last)
+                tail.damages = [damage for damage in tail.damages if damage.offset >= last]
+            group = item.head.group
+            tail.frames.clear()
+        tail.frames.append(item)
+        note_rollouts(tail.rollouts, item.rows)
+        tail.sealed_to = max(
+            (row.length for row in item.rows if type(row) is SealRow and (row.epoch, row.segment) == name),
+            default=tail.sealed_to,
+        )
+    return tail
+
+
+def _copy_tails(
+    files: Files, tails: list[_Tail], scan: LogScan, writer: SegmentWriter, fold: LogFold
+) -> dict[str, int]:
+    """Copy the last groups, sync, replay. Returns the rollouts that may have lost something in them."""
+    report = scan.report
+    marks: dict[str, int] = {}
+    written: list[Frame] = []
+    waiting: list[tuple[int, PendingFrame]] = []
+    waiting_bytes = 0
+    for tail in tails:
+        _judge_damages(files, tail, report, marks)
+        for frame in tail.frames:
+            scan.last_sequence = max(scan.last_sequence, frame.head.sequence)
+            if frame.head.sequence and scan.seen.has(frame.head.epoch, frame.head.sequence):
+                report.copies += 1
+                continue
+            scan.seen.add(frame.head.epoch, frame.head.sequence)
+            pending, rows = _intact_copy(files, frame, report, marks)
+            waiting.append((frame.head.epoch, pending))
+            written.append(Frame(_copied_head(frame.head, pending), rows, pending.ref))
+            waiting_bytes += frame.head.total_bytes
+            if waiting_bytes >= _COPY_BYTES:
+                writer.copy(waiting)
+                waiting.clear()
+                waiting_bytes = 0
+    writer.copy(waiting)
+    writer.sync(fault_points.COPY_SYNC)
+    report.copied = len(written)
+    report.affected.update(marks)
+    for frame in written:
+        fold.replay(frame.head, frame.rows, frame.ref)
+    return marks
+
+
+def _judge_damages(files: Files, tail: _Tail, report: RecoveryReport, marks: dict[str, int]) -> None:
+    """Places in or behind the last group that are no frames: never finished writing, or damaged since."""
+    name = SegmentName(tail.cut.epoch, tail.cut.segment)
+    report.tears += tail.torn
+    for damage in tail.damages:
+        place = Place(name, damage.offset, damage.length)
+        unwritten = damage.offset >= tail.sealed_to and never_written(segment_source(files, name), damage)
+        if damage.kind == "tear" or unwritten:
+            report.tears.append(place)
+        else:
+            report.damages.append(place)
+            marks.update(tail.rollouts)
+
+
+def _intact_copy(
+    files: Files, frame: Frame, report: RecoveryReport, marks: dict[str, int]
+) -> tuple[PendingFrame, list[Row]]:
+    """A frame as it will be copied: without the rows whose parts are broken."""
+    body = memoryview(read_body(files, frame.ref, frame.head.body_bytes))
+    kept: list[Row] = []
+    for row in frame.rows:
+        broken = [part for part in parts_of(row) if not part_intact(body, part)]
+        if not broken:
+            kept.append(row)
+            continue
+        report.broken_parts += len(broken)
+        for part in broken:
+            where = Damage(frame.ref.body_offset + part.offset, part.length, "damage")
+            if not never_written(segment_source(files, SegmentName(frame.ref.epoch, frame.ref.segment)), where):
+                note_rollouts(marks, [row])
+    flags = frame.head.flags | FrameFlag.COPIED
+    if len(kept) < len(frame.rows):
+        flags |= FrameFlag.PARTIAL
+    ref = FrameRef(frame.head.sequence, frame.ref.epoch)
+    return PendingFrame(frame.head.kind, encode_rows(kept), len(kept), [body], ref, flags), kept
+
+
+def _copied_head(head: FrameHead, pending: PendingFrame) -> FrameHead:
+    return head._replace(flags=pending.flags, rows=pending.row_count, head_bytes=len(pending.rows))
+
+
+def _open(
+    ownership: Ownership,
+    writer: SegmentWriter,
+    scan: LogScan,
+    cuts: list[CutRow],
+    marks: dict[str, int],
+    fold: LogFold,
+) -> None:
+    """Write and replay the opening. The cuts stand in it twice: no single flipped bit brings a cut tail back."""
+    identity = ownership.identity
+    opening = OpenRow(ownership.epoch, ownership.clock.time(), identity.name or identity.actor_id)
+    frames: list[list[Row]] = [[opening, *cuts]]
+    if cuts:
+        frames.append([*cuts])
+    if marks:
+        frames.append([MarkRow(rollout, DAMAGED, 1, generation) for rollout, generation in sorted(marks.items())])
+    first = scan.last_sequence + 1
+    pending = [owner_frame(rows, first + index, ownership.epoch) for index, rows in enumerate(frames)]
+    writer.append(pending, fault_points.CUT_APPEND)
+    writer.sync(fault_points.CUT_SYNC)
+    for frame, rows in zip(pending, frames, strict=True):
+        head = FrameHead(frame.kind, 0, ownership.epoch, 0, frame.ref.sequence, len(rows), len(frame.rows), 0)
+        fold.replay(head, rows, frame.ref)
+
+
+def frames_of(files: Files) -> Iterator[Frame]:
+    """All frames that count, for tools that need no damage report."""
+    for item in LogScan(files):
+        if isinstance(item, Frame):
+            yield item

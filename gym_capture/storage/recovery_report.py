@@ -1,0 +1,77 @@
+"""What reading a log found: counted, never absorbed in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gym_capture.model.rows import CutRow
+from gym_capture.storage.names import SegmentName
+
+
+class Place(NamedTuple):
+    """Bytes of one segment."""
+
+    segment: SegmentName
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What one pass over the log found.
+
+    Args:
+        segments, frames, rows, bytes: what was read (bytes are those of whole frames).
+        tears: ends of the log that were never finished writing; nothing in them was acknowledged.
+        damages: bytes that do not match their checksum, or are missing.
+        headers: segments whose own header is damaged (their frames were read all the same).
+        copies: frames that were there twice because a takeover copied them, and were dropped once.
+        cuts: what readers ignore: each earlier epoch from its cut on.
+        ignored_bytes: bytes at or beyond cuts, and beyond seals.
+        affected: rollouts that may have lost rows in the damaged places; they are marked incomplete.
+        broken_parts: payload parts found damaged while copying the last group of an earlier owner.
+        copied: frames that this recovery copied into its own segment.
+    """
+
+    segments: int = 0
+    frames: int = 0
+    rows: int = 0
+    bytes: int = 0
+    tears: list[Place] = field(default_factory=list)
+    damages: list[Place] = field(default_factory=list)
+    headers: list[SegmentName] = field(default_factory=list)
+    copies: int = 0
+    cuts: list[CutRow] = field(default_factory=list)
+    ignored_bytes: int = 0
+    affected: set[str] = field(default_factory=set)
+    broken_parts: int = 0
+    copied: int = 0
+
+    @property
+    def damaged(self) -> bool:
+        """Whether anything that had been synced could not be read."""
+        return bool(self.damages or self.headers or self.affected)
+
+    def summary(self) -> str:
+        """One line for a log or a terminal."""
+        parts = [f"{self.frames} frames, {self.rows} rows, {self.bytes} bytes in {self.segments} segments"]
+        if self.copied:
+            parts.append(f"{self.copied} frames copied from an earlier owner")
+        if self.tears:
+            parts.append(f"{len(self.tears)} torn ends ({sum(place.length for place in self.tears)} bytes)")
+        if self.damages:
+            first = self.damages[0]
+            parts.append(
+                f"{len(self.damages)} DAMAGED places ({sum(place.length for place in self.damages)} bytes, first: "
+                f"{first.segment.file} at {first.offset})"
+            )
+        if self.headers:
+            parts.append(f"{len(self.headers)} damaged segment headers")
+        if self.broken_parts:
+            parts.append(f"{self.broken_parts} damaged payload parts in the last group")
+        if self.affected:
+            parts.append(f"{len(self.affected)} rollouts marked incomplete")
+        if self.ignored_bytes:
+            parts.append(f"{self.ignored_bytes} bytes beyond cuts ignored")
+        return "; ".join(parts)
