@@ -123,6 +123,10 @@ class OutputError(GymCaptureError):
     """The collector's output or failures file is held by another run, not its own, or cannot be written."""
 
 
+class WorkersUnavailable(GymCaptureError):
+    """The collector's worker processes die as they start, so nothing can be rolled out."""
+
+
 class _Registry:
     """Class names to classes, for errors that arrive over the wire."""
 
