@@ -69,20 +69,28 @@ class LogPlan:
         return sum(max(0, size - counted.get(name, 0)) for name, size in self.sizes.items())
 
 
-def plan_log(files: Files, below_epoch: int | None = None) -> LogPlan:
+def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None = None) -> LogPlan:
     """Collect sizes, cuts and seals. Reads the start of each segment only.
 
     Args:
         files: the capture directory.
         below_epoch: leave this and later epochs out (an owner that recovers reads what was before it).
+        known: an earlier plan of the same directory; what cannot have changed since is not read again.
     """
     listed = files.names()
     segments = [name for name in names.segments_in(listed) if below_epoch is None or name.epoch < below_epoch]
     epochs = [epoch for epoch in names.epochs_in(listed) if below_epoch is None or epoch < below_epoch]
-    plan = LogPlan(epochs, {name: files.size(name.file) for name in segments})
+    if known is None or not known.settled or known.epochs != epochs:
+        plan = LogPlan(epochs, {name: files.size(name.file) for name in segments})
+        fresh = segments
+    else:
+        # Only the last epoch's segments grow, and a segment whose start is known has said what it had to say.
+        grown = {name: files.size(name.file) for name in segments if name.epoch == epochs[-1]}
+        plan = LogPlan(epochs, {**known.sizes, **grown}, dict(known.cuts), dict(known.seals))
+        fresh = [name for name in grown if known.sizes.get(name, 0) < _PEEK_BYTES]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
-        for name in [name for name in segments if name.epoch == epoch]:
+        for name in [name for name in fresh if name.epoch == epoch]:
             _collect(files, plan, name)
     return plan
 

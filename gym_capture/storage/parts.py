@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import FrameRef, checksum
+from gym_capture.model.exchange import open_part
+from gym_capture.model.rollout_state import Entry
 from gym_capture.model.rows import Part, Row
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
@@ -21,12 +24,28 @@ def read_body(files: Files, ref: FrameRef, length: int, offset: int = 0) -> byte
     return files.read_at(SegmentName(ref.epoch, ref.segment).file, ref.body_offset + offset, length)
 
 
-def read_part(files: Files, ref: FrameRef, part: Part) -> bytes:
-    """A part's stored bytes, unchecked (`exchange.open_part` checks them)."""
-    return read_body(files, ref, part.length, part.offset)
-
-
 def part_intact(body: memoryview, part: Part) -> bool:
     """Whether a part within a body has its length and checksum."""
     stored = body[part.offset : part.offset + part.length]
     return len(stored) == part.length and checksum(stored) == part.crc
+
+
+def open_parts(
+    files: Files, entry: Entry, wanted: Callable[[Part], bool] = lambda part: True
+) -> list[tuple[Part, bytes]]:
+    """Parts of one exchange with their bytes as they were before compression, read with one call.
+
+    Raises:
+        DamagedLog: one of them does not match its checksum, or is missing with its file.
+    """
+    parts = [part for part in entry.parts if wanted(part)]
+    if not parts:
+        return []
+    start = min(part.offset for part in parts)
+    length = max(part.offset + part.length for part in parts) - start
+    try:
+        data = read_body(files, entry.ref, length, start)
+    except FileNotFoundError as error:
+        name = SegmentName(entry.ref.epoch, entry.ref.segment).file
+        raise DamagedLog(f"{name} is gone from {files.directory}") from error
+    return [(part, open_part(part, data[part.offset - start : part.offset - start + part.length])) for part in parts]

@@ -1,0 +1,43 @@
+"""A directory that NeMo Gym's file store wrote, read where it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gym_capture.storage import names
+from gym_capture.storage.files import Files
+from gym_capture.storage.nemo_gym import read_nemo_gym_lines
+
+
+class NemoGymFiles:
+    """The capture files and incompleteness markers among a directory's files. Reads only."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def rollout_ids(self) -> set[str]:
+        """The ids that have a file or a marker."""
+        return names.nemo_gym_rollouts_in(self._files.names())
+
+    def exchanges(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """The exchanges with their call index, and how many lines are damaged. No file: none."""
+        try:
+            data = self._files.read(names.nemo_gym_file(rollout_id))
+        except FileNotFoundError:
+            return [], 0
+        return read_nemo_gym_lines(data)
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        """Whether the marker is there."""
+        return self._exists(names.nemo_gym_incomplete_file(rollout_id))
+
+    def has(self, rollout_id: str) -> bool:
+        """Whether anything of the rollout is there."""
+        return self._exists(names.nemo_gym_file(rollout_id)) or self.is_incomplete(rollout_id)
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self._files.size(name)
+        except FileNotFoundError:
+            return False
+        return True

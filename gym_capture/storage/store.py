@@ -1,0 +1,227 @@
+"""`CaptureStore`: a capture directory read without its owner and without Ray, at rest or live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gym_capture.errors import DamagedLog
+from gym_capture.model.evidence import gather_evidence
+from gym_capture.model.exchange import PAYLOADS, open_exchange, payloads_of
+from gym_capture.model.ids import validate_rollout_id
+from gym_capture.model.ledger import Ledger
+from gym_capture.model.merge import RolloutEvidence
+from gym_capture.model.record import derive_fields, record_view
+from gym_capture.model.rollout_state import Entry, RolloutState
+from gym_capture.model.rows import PartKind
+from gym_capture.model.verifiers import verifier_declaration
+from gym_capture.storage.files import Files
+from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.log_scan import LogScan, replay_log
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
+from gym_capture.storage.parts import open_parts
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.verify import VerifyReport, verify_log
+
+
+class CaptureStore:
+    """What a capture directory holds. Reads only; not safe for threads.
+
+    It replays the log into the ledger that the owner runs on, so both say the same. On a live directory it may show
+    what the owner has written and not yet acknowledged. NeMo Gym's files are read where they lie; where the log knows
+    an id too (its clearing included), the log alone counts.
+
+    Args:
+        directory: the absolute path, or `Files`.
+
+    Raises:
+        CaptureDirectoryError: the path is relative, absent, or no directory.
+        FormatError: the log is of another version.
+    """
+
+    def __init__(self, directory: str | Path | Files) -> None:
+        self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
+        self._nemo_gym = NemoGymFiles(self._files)
+        self._load()
+
+    @property
+    def directory(self) -> str:
+        """The directory as it was given."""
+        return self._files.directory
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What reading the log found so far."""
+        return self._scan.report
+
+    def refresh(self) -> None:
+        """Take in what was appended since: only that is read, unless another owner has taken over."""
+        plan = plan_log(self._files, known=self._scan.plan)
+        if not self._scan.goes_on(plan):
+            self._load()
+            return
+        self._scan.proceed(plan)
+        replay_log(self._scan, self._ledger)
+
+    def _load(self) -> None:
+        self._scan = LogScan(self._files)
+        self._ledger = Ledger()
+        replay_log(self._scan, self._ledger)
+
+    def rollout_ids(self) -> list[str]:
+        """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
+        in_log = {state.id for state in self._ledger.rollouts.values() if _has_evidence(state)}
+        beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
+        return sorted(in_log | beside)
+
+    def knows(self, rollout_id: str) -> bool:
+        """Whether there is anything of this rollout, be it its clearing."""
+        validate_rollout_id(rollout_id)
+        return self._in_log(rollout_id) is not None or self._nemo_gym.has(rollout_id)
+
+    def generation(self, rollout_id: str) -> int:
+        """The rollout's current generation, 0 until it is first cleared."""
+        return self._ledger.view(rollout_id).generation
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        """Whether evidence is known to be missing."""
+        validate_rollout_id(rollout_id)
+        if self._in_log(rollout_id) is None:
+            return self._nemo_gym.is_incomplete(rollout_id)
+        return self._ledger.view(rollout_id).reasons is not None
+
+    def outstanding(self, rollout_id: str | None = None) -> int:
+        """Claims that are open, of one rollout or (None) of the whole run."""
+        return self._ledger.outstanding if rollout_id is None else self._ledger.outstanding_of(rollout_id)
+
+    def read(self, rollout_id: str) -> list[dict[str, Any]]:
+        """The exchanges as they were committed, in call order.
+
+        Raises:
+            DamagedLog: one of them cannot be read; `call_index` names it. `read_available` leaves it out.
+        """
+        exchanges, damaged = self._read(rollout_id)
+        if damaged:
+            raise DamagedLog(
+                f"exchange {damaged[0]} of rollout {rollout_id} is damaged ({len(damaged)} in all, in "
+                f"{self._files.directory}). Nothing was changed; read_available() gives the others.",
+                rollout_id=rollout_id,
+                call_index=damaged[0],
+                call_indexes=damaged,
+            )
+        return [exchange for _, exchange in exchanges]
+
+    def read_available(self, rollout_id: str) -> tuple[list[dict[str, Any]], int]:
+        """The exchanges that can be read, in call order, and how many cannot."""
+        exchanges, damaged = self._read(rollout_id)
+        return [exchange for _, exchange in exchanges], len(damaged)
+
+    def read_indexed(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """Like `read_available`, each exchange with its call index."""
+        exchanges, damaged = self._read(rollout_id)
+        return exchanges, len(damaged)
+
+    def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
+        """One payload's exact text: what was given as bytes, or the JSON that a value was captured as.
+
+        Args:
+            payload: `request`, `response`, `request_raw` or `response_raw`.
+
+        Raises:
+            KeyError: there is no such exchange in the log, or it has no such payload.
+            DamagedLog: it is damaged.
+        """
+        kind = PAYLOADS[payload]
+        for entry in self._ledger.view(rollout_id).entries:
+            if entry.call_index == call_index:
+                for _, data in self._opened(rollout_id, entry, kind):
+                    return data
+        raise KeyError(f"exchange {call_index} of rollout {rollout_id} has no {payload} in the log")
+
+    def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
+        """What `merge.attach_capture` needs: the derived records, and what is known to be missing.
+
+        An entry whose record (or, if asked for, a payload) is damaged counts as damaged; the others keep their index.
+        """
+        validate_rollout_id(rollout_id)
+        if self._in_log(rollout_id) is None:
+            return self._nemo_gym_evidence(rollout_id, include_payloads)
+        view = self._ledger.view(rollout_id)
+        records: list[tuple[int, bytes]] = []
+        payloads: dict[int, Mapping[str, Any]] = {}
+        damaged = view.holes
+        for entry in view.entries:
+            try:
+                parts = open_parts(self._files, entry, lambda part: include_payloads or part.kind == PartKind.RECORD)
+            except DamagedLog:
+                damaged += 1
+                continue
+            record = next((data for part, data in parts if part.kind == PartKind.RECORD), None)
+            if record is None:
+                damaged += 1
+                continue
+            records.append((entry.call_index, record))
+            if include_payloads:
+                payloads[entry.call_index] = payloads_of(parts)
+        return gather_evidence(
+            rollout_id,
+            records,
+            payloads=payloads if include_payloads else None,
+            damaged=damaged,
+            incomplete=view.reasons,
+            outstanding=view.outstanding,
+        )
+
+    def verify(self) -> VerifyReport:
+        """Read everything, every payload's checksum included, from the directory as it is now."""
+        return verify_log(self._files)
+
+    def _in_log(self, rollout_id: str) -> RolloutState | None:
+        state = self._ledger.rollouts.get(rollout_id)
+        # A merge alone is no knowledge: it may have been of what lies beside the log.
+        return state if state is not None and (state.generation or _has_evidence(state)) else None
+
+    def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
+        validate_rollout_id(rollout_id)
+        state = self._in_log(rollout_id)
+        exchanges: list[tuple[int, dict[str, Any]]] = []
+        if state is None:
+            exchanges, damaged = self._nemo_gym.exchanges(rollout_id)
+            count = len(exchanges) + damaged
+        else:
+            count = state.next_index
+            for entry in state.entries:
+                try:
+                    exchanges.append((entry.call_index, open_exchange(self._opened(rollout_id, entry))))
+                except DamagedLog:
+                    pass  # its index is missing below
+        readable = {index for index, _ in exchanges}
+        return exchanges, [index for index in range(count) if index not in readable]
+
+    def _opened(self, rollout_id: str, entry: Entry, kind: PartKind | None = None) -> list[tuple[Any, bytes]]:
+        try:
+            return open_parts(self._files, entry, lambda part: kind is None or part.kind == kind)
+        except DamagedLog as error:
+            raise DamagedLog(
+                f"exchange {entry.call_index} of rollout {rollout_id}: {error}. Nothing was changed; the others are "
+                "readable.",
+                rollout_id=rollout_id,
+                call_index=entry.call_index,
+            ) from error
+
+    def _nemo_gym_evidence(self, rollout_id: str, include_payloads: bool) -> RolloutEvidence:
+        exchanges, damaged = self._nemo_gym.exchanges(rollout_id)
+        incomplete: dict[str, int] | None = {} if self._nemo_gym.is_incomplete(rollout_id) else None
+        return RolloutEvidence(
+            rollout_id,
+            [record_view(derive_fields(each), index, each if include_payloads else None) for index, each in exchanges],
+            [declared for _, each in exchanges if (declared := verifier_declaration(each)) is not None],
+            damaged=damaged,
+            incomplete=incomplete,
+        )
+
+
+def _has_evidence(state: RolloutState) -> bool:
+    return bool(state.next_index or state.open or state.reasons)

@@ -1,0 +1,92 @@
+"""Reading everything: every head, every payload's checksum, and what merges have not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gym_capture.model.codec import FrameRef
+from gym_capture.model.ledger import Ledger
+from gym_capture.model.rows import CommitRow, Part, PartKind
+from gym_capture.storage.files import Files
+from gym_capture.storage.log_scan import DamagedHeads, LogScan
+from gym_capture.storage.names import SegmentName
+from gym_capture.storage.parts import part_intact, parts_of, read_body
+from gym_capture.storage.recovery_report import RecoveryReport
+
+
+class BrokenPart(NamedTuple):
+    """A stored part whose bytes do not match their checksum."""
+
+    rollout_id: str
+    generation: int
+    call_index: int
+    kind: str
+    segment: str
+    offset: int
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Args:
+        log: heads: what was read, torn, damaged, ignored.
+        parts: how many parts were checked, in all generations.
+        broken: those that are damaged.
+        holes: call indexes of current generations that are in no readable row, by rollout.
+        late: rows that landed after a merge and that no merge has returned, by rollout.
+        outstanding: claims that are open, by rollout.
+    """
+
+    log: RecoveryReport
+    parts: int = 0
+    broken: list[BrokenPart] = field(default_factory=list)
+    holes: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    outstanding: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything that was synced can be read."""
+        return not (self.log.damaged or self.broken or self.holes)
+
+
+def verify_log(files: Files) -> VerifyReport:
+    """Read the whole log of a directory.
+
+    Raises:
+        FormatError: it is of another version or run.
+        OSError: a file could not be read.
+    """
+    scan = LogScan(files)
+    ledger = Ledger()
+    report = VerifyReport(scan.report)
+    for item in scan:
+        if isinstance(item, DamagedHeads):
+            ledger.replay_damage(item.rollouts)
+            continue
+        ledger.replay(item.head, item.rows, item.ref)
+        if not item.head.body_bytes:
+            continue
+        body = memoryview(read_body(files, item.ref, item.head.body_bytes))
+        for row in item.rows:
+            for part in parts_of(row):
+                report.parts += 1
+                if isinstance(row, CommitRow) and not part_intact(body, part):
+                    report.broken.append(_broken(row, part, item.ref))
+    for rollout in ledger.rollouts.values():
+        for found, count in (
+            (report.holes, rollout.holes),
+            (report.late, rollout.late),
+            (report.outstanding, len(rollout.open)),
+        ):
+            if count:
+                found[rollout.id] = count
+    return report
+
+
+def _broken(row: CommitRow, part: Part, ref: FrameRef) -> BrokenPart:
+    kind = PartKind(part.kind).name.lower()
+    segment = SegmentName(ref.epoch, ref.segment).file
+    return BrokenPart(row.rollout, row.generation, row.call_index, kind, segment, ref.body_offset + part.offset)
