@@ -1,4 +1,4 @@
-"""Who owns a capture directory: the run's marker, epochs, the beat, and the check that fences an old owner.
+"""Who owns a capture directory: epochs, taking over, and the check that fences an old owner.
 
 An epoch is claimed by creating its file exclusively. `OWNER` is replaced before the new owner reads the old one's
 tail; the old one reads `OWNER` after each sync and before each acknowledgment. So whatever the old owner still
@@ -12,187 +12,41 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
-from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, FormatError, MissingRunMarker, Superseded
+from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, Superseded
 from gym_capture.model.clock import Clock, SystemClock
-from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
+from gym_capture.storage.owner_file import (
+    BEAT_S,
+    STOPPED,
+    WATCHED_BEATS,
+    Endpoint,
+    OwnerIdentity,
+    OwnerInfo,
+    Wait,
+    moving_epoch,
+    owner_state,
+    read_owner,
+    read_token,
+)
+from gym_capture.storage.run_marker import create_or_adopt_run, read_run
 
-Wait = Callable[[float], None]
-"""Let that many seconds pass."""
-
-BEAT_S = 2.0
-"""Seconds between two beats."""
-
-WATCHED_BEATS = 2.5
-"""For how many beats another owner is watched before its beat counts as standing still."""
-
-STOPPED = b"stopped             \n"
-_LOOKS_PER_BEAT = 2
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """Where the owner listens."""
-
-    host: str
-    port: int
-
-
-class OwnerIdentity(msgspec.Struct, frozen=True):
-    """What an owner says of itself.
-
-    Args:
-        actor_id: stays the same over restarts of one actor, and only then.
-        name, namespace: the actor's name in the cluster.
-        node: where it runs, for people.
-        pid: its process, for people.
-    """
-
-    actor_id: str
-    name: str = ""
-    namespace: str = ""
-    node: str = ""
-    pid: int = 0
-
-
-class OwnerInfo(msgspec.Struct, frozen=True):
-    """The content of `OWNER`."""
-
-    run: str
-    epoch: int
-    identity: OwnerIdentity
-    endpoint: Endpoint | None = None
-
-
-class _RunMarker(msgspec.Struct, frozen=True):
-    run: str
-    format: int
-
-
-def create_or_adopt_run(files: Files) -> uuid.UUID:
-    """The run of this directory; makes the directory one run's when it has no marker yet.
-
-    Raises:
-        CaptureDirectoryError: the directory cannot be written, or the marker cannot be read.
-        FormatError: the directory was written by another version.
-    """
-    try:
-        return read_run(files)
-    except MissingRunMarker:
-        pass
-    run = uuid.uuid4()
-    try:
-        files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
-    except FileExistsError:
-        return read_run(files)
-    except OSError as error:
-        raise CaptureDirectoryError(
-            f"capture directory {files.directory} cannot be written ({error}). Nothing was written; "
-            "give this user write permission or choose another directory.",
-            directory=files.directory,
-        ) from error
-    return run
-
-
-def read_run(files: Files) -> uuid.UUID:
-    """The run that the directory belongs to.
-
-    Raises:
-        MissingRunMarker: there is no `RUN` file: the shared file system may not be mounted here.
-        CaptureDirectoryError: the marker cannot be read.
-        FormatError: the directory was written by another version.
-    """
-    try:
-        data = files.read(names.RUN)
-    except FileNotFoundError:
-        raise MissingRunMarker(
-            f"{files.directory} has no {names.RUN} file, so it is not a run's capture directory (or the shared file "
-            "system is not mounted on this node). Nothing was written; check the mount, or start the run first.",
-            directory=files.directory,
-        ) from None
-    try:
-        marker = msgspec.json.decode(data, type=_RunMarker)
-        run = uuid.UUID(hex=marker.run)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise CaptureDirectoryError(
-            f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; its segments' headers "
-            "hold the run's uuid, from which the file can be restored.",
-            directory=files.directory,
-        ) from error
-    if marker.format != FORMAT_VERSION:
-        raise FormatError(
-            f"{files.directory} has format version {marker.format}, this gym_capture reads {FORMAT_VERSION}. "
-            "Nothing was changed; use the version that wrote it."
-        )
-    return run
-
-
-def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:
-    """Who owns the directory, or None when nobody ever did.
-
-    Raises:
-        CaptureDirectoryError: `OWNER` cannot be read as one.
-    """
-    try:
-        data = files.read(names.OWNER, point)
-    except FileNotFoundError:
-        return None
-    try:
-        return msgspec.json.decode(data, type=OwnerInfo)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CaptureDirectoryError(
-            f"{names.OWNER} in {files.directory} cannot be read ({error}). The log is untouched; make sure that no "
-            "owner runs, remove the file and start again.",
-            directory=files.directory,
-        ) from error
-
-
-def read_token(files: Files, epoch: int) -> str:
-    """The token that the owner of `epoch` wants to see. FileNotFoundError, PermissionError."""
-    return files.read(names.token_file(epoch)).decode("ascii")
-
-
-def _beat_of(files: Files, epoch: int) -> bytes | None:
-    try:
-        return files.read(names.beat_file(epoch))
-    except FileNotFoundError:
-        return None
-
-
-def _moving_epoch(files: Files, epochs: list[int], wait: Wait, watch_s: float) -> int | None:
-    """The highest of these epochs whose beat changes while it is watched; returns as soon as one does."""
-    first = {epoch: _beat_of(files, epoch) for epoch in epochs}
-    if not epochs or all(beat == STOPPED for beat in first.values()):
-        return None
-    looks = int(WATCHED_BEATS * _LOOKS_PER_BEAT)
-    for _ in range(looks):
-        wait(watch_s / looks)
-        for epoch in reversed(epochs):
-            beat = _beat_of(files, epoch)
-            if beat not in (first[epoch], STOPPED):
-                return epoch
-    return None
-
-
-def owner_state(
-    files: Files, wait: Wait = time.sleep, *, beat_s: float = BEAT_S
-) -> Literal["none", "stopped", "maybe-live"]:
-    """Whether the directory has a live owner.
-
-    Returns:
-        `none`: nobody ever owned it. `stopped`: its owner ended cleanly, or its beat stood still while it was
-        watched (2.5 beats; less when it moves). `maybe-live`: the beat moved.
-    """
-    owner = read_owner(files)
-    if owner is None:
-        return "none"
-    epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch]
-    moving = _moving_epoch(files, epochs or [owner.epoch], wait, WATCHED_BEATS * beat_s)
-    return "stopped" if moving is None else "maybe-live"
+__all__ = [
+    "BEAT_S",
+    "Endpoint",
+    "OwnerIdentity",
+    "OwnerInfo",
+    "Ownership",
+    "Wait",
+    "create_or_adopt_run",
+    "owner_state",
+    "read_owner",
+    "read_run",
+    "read_token",
+]
 
 
 class Ownership:
@@ -330,7 +184,7 @@ def _refuse_if_held(files: Files, identity: OwnerIdentity, wait: Wait, beat_s: f
     # A taker that claimed an epoch and has not replaced OWNER yet is as live as an owner.
     epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch] or [owner.epoch]
     watch_s = WATCHED_BEATS * beat_s
-    moving = _moving_epoch(files, epochs, wait, watch_s)
+    moving = moving_epoch(files, epochs, wait, watch_s)
     if moving is None:
         return
     who = owner.identity

@@ -1,0 +1,122 @@
+"""`OWNER` and the beat: who owns a capture directory, and whether it still moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from gym_capture.errors import CaptureDirectoryError
+from gym_capture.storage import names
+from gym_capture.storage.files import Files
+
+Wait = Callable[[float], None]
+"""Let that many seconds pass."""
+
+BEAT_S = 2.0
+"""Seconds between two beats."""
+
+WATCHED_BEATS = 2.5
+"""For how many beats another owner is watched before its beat counts as standing still."""
+
+STOPPED = b"stopped             \n"
+_LOOKS_PER_BEAT = 2
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where the owner listens."""
+
+    host: str
+    port: int
+
+
+class OwnerIdentity(msgspec.Struct, frozen=True):
+    """What an owner says of itself.
+
+    Args:
+        actor_id: stays the same over restarts of one actor, and only then.
+        name, namespace: the actor's name in the cluster.
+        node: where it runs, for people.
+        pid: its process, for people.
+    """
+
+    actor_id: str
+    name: str = ""
+    namespace: str = ""
+    node: str = ""
+    pid: int = 0
+
+
+class OwnerInfo(msgspec.Struct, frozen=True):
+    """The content of `OWNER`."""
+
+    run: str
+    epoch: int
+    identity: OwnerIdentity
+    endpoint: Endpoint | None = None
+
+
+def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:
+    """Who owns the directory, or None when nobody ever did.
+
+    Raises:
+        CaptureDirectoryError: `OWNER` cannot be read as one.
+    """
+    try:
+        data = files.read(names.OWNER, point)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(data, type=OwnerInfo)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CaptureDirectoryError(
+            f"{names.OWNER} in {files.directory} cannot be read ({error}). The log is untouched; make sure that no "
+            "owner runs, remove the file and start again.",
+            directory=files.directory,
+        ) from error
+
+
+def read_token(files: Files, epoch: int) -> str:
+    """The token that the owner of `epoch` wants to see. FileNotFoundError, PermissionError."""
+    return files.read(names.token_file(epoch)).decode("ascii")
+
+
+def _beat_of(files: Files, epoch: int) -> bytes | None:
+    try:
+        return files.read(names.beat_file(epoch))
+    except FileNotFoundError:
+        return None
+
+
+def moving_epoch(files: Files, epochs: list[int], wait: Wait, watch_s: float) -> int | None:
+    """The highest of these epochs whose beat changes while it is watched; returns as soon as one does."""
+    first = {epoch: _beat_of(files, epoch) for epoch in epochs}
+    if not epochs or all(beat == STOPPED for beat in first.values()):
+        return None
+    looks = int(WATCHED_BEATS * _LOOKS_PER_BEAT)
+    for _ in range(looks):
+        wait(watch_s / looks)
+        for epoch in reversed(epochs):
+            beat = _beat_of(files, epoch)
+            if beat not in (first[epoch], STOPPED):
+                return epoch
+    return None
+
+
+def owner_state(
+    files: Files, wait: Wait = time.sleep, *, beat_s: float = BEAT_S
+) -> Literal["none", "stopped", "maybe-live"]:
+    """Whether the directory has a live owner.
+
+    Returns:
+        `none`: nobody ever owned it. `stopped`: its owner ended cleanly, or its beat stood still while it was
+        watched (2.5 beats; less when it moves). `maybe-live`: the beat moved.
+    """
+    owner = read_owner(files)
+    if owner is None:
+        return "none"
+    epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch]
+    moving = moving_epoch(files, epochs or [owner.epoch], wait, WATCHED_BEATS * beat_s)
+    return "stopped" if moving is None else "maybe-live"

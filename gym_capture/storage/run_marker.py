@@ -1,0 +1,75 @@
+"""`RUN`: the file that makes a directory one run's capture directory."""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from gym_capture.errors import CaptureDirectoryError, FormatError, MissingRunMarker
+from gym_capture.model.codec import FORMAT_VERSION
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.files import Files
+
+
+class _RunMarker(msgspec.Struct, frozen=True):
+    run: str
+    format: int
+
+
+def create_or_adopt_run(files: Files) -> uuid.UUID:
+    """The run of this directory; makes the directory one run's when it has no marker yet.
+
+    Raises:
+        CaptureDirectoryError: the directory cannot be written, or the marker cannot be read.
+        FormatError: the directory was written by another version.
+    """
+    try:
+        return read_run(files)
+    except MissingRunMarker:
+        pass
+    run = uuid.uuid4()
+    try:
+        files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
+    except FileExistsError:
+        return read_run(files)
+    except OSError as error:
+        raise CaptureDirectoryError(
+            f"capture directory {files.directory} cannot be written ({error}). Nothing was written; "
+            "give this user write permission or choose another directory.",
+            directory=files.directory,
+        ) from error
+    return run
+
+
+def read_run(files: Files) -> uuid.UUID:
+    """The run that the directory belongs to.
+
+    Raises:
+        MissingRunMarker: there is no `RUN` file: the shared file system may not be mounted here.
+        CaptureDirectoryError: the marker cannot be read.
+        FormatError: the directory was written by another version.
+    """
+    try:
+        data = files.read(names.RUN)
+    except FileNotFoundError:
+        raise MissingRunMarker(
+            f"{files.directory} has no {names.RUN} file, so it is not a run's capture directory (or the shared file "
+            "system is not mounted on this node). Nothing was written; check the mount, or start the run first.",
+            directory=files.directory,
+        ) from None
+    try:
+        marker = msgspec.json.decode(data, type=_RunMarker)
+        run = uuid.UUID(hex=marker.run)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise CaptureDirectoryError(
+            f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; its segments' headers "
+            "hold the run's uuid, from which the file can be restored.",
+            directory=files.directory,
+        ) from error
+    if marker.format != FORMAT_VERSION:
+        raise FormatError(
+            f"{files.directory} has format version {marker.format}, this gym_capture reads {FORMAT_VERSION}. "
+            "Nothing was changed; use the version that wrote it."
+        )
+    return run
