@@ -161,6 +161,8 @@ class Dispatcher:
         if self._error is None:
             self._error = error
             logger.error("the run stops starting rollouts: %s", error)
+            if not self._stop.requested:
+                self._stop.request()
         self._changed.set()
 
     async def _run(self, attempt: Attempt) -> None:
