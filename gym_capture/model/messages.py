@@ -234,6 +234,12 @@ def decode_from_owner(head: bytes | memoryview) -> FromOwner:
         raise ProtocolError(f"the owner sent something that is no message ({error})") from error
 
 
+def message_bytes(prefix: bytes | bytearray) -> int:
+    """Bytes of the whole message that begins with `prefix` (`PREFIX_BYTES` of it are needed)."""
+    head_bytes, body_bytes = _PREFIX.unpack_from(prefix)
+    return int(PREFIX_BYTES + head_bytes + body_bytes)
+
+
 class MessageSplitter:
     """Cuts a byte stream into messages, whatever the pieces it comes in.
 

@@ -1,0 +1,1 @@
+"""The owner of one capture directory, free of Ray: group commit, leases, quiescence, merge, and the stream server."""

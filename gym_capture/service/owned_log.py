@@ -1,0 +1,136 @@
+"""One epoch of the log as its owner holds it: the ownership and the writer together. Blocking; runs in the executor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from gym_capture.model.clock import Clock
+from gym_capture.model.codec import PendingFrame
+from gym_capture.model.entropy import Entropy
+from gym_capture.model.ledger import Ledger
+from gym_capture.service.executor import Executor
+from gym_capture.service.settings import OwnerSettings
+from gym_capture.storage.files import Files
+from gym_capture.storage.ownership import Endpoint, OwnerIdentity, Ownership, Wait
+from gym_capture.storage.recovery import recover
+from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.segments import SegmentWriter
+
+
+class OwnedLog:
+    """Made by `open`; one call at a time."""
+
+    def __init__(self, ownership: Ownership, writer: SegmentWriter, report: RecoveryReport) -> None:
+        self.ownership = ownership
+        self.writer = writer
+        self.report = report
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was taken."""
+        return self.ownership.epoch
+
+    def commit(self, frames: Sequence[PendingFrame]) -> None:
+        """Append, sync, and only then look whether all this still belongs to us.
+
+        Raises:
+            OSError: nothing is known of these frames.
+            Superseded: another owner has the directory; the frames may or may not be part of the log.
+        """
+        self.writer.append(frames)
+        self.writer.sync()
+        self.ownership.check()
+
+    def check(self) -> None:
+        """Raises Superseded or OSError unless the directory is still ours."""
+        self.ownership.check()
+
+    def beat(self) -> None:
+        """Show that the owner lives, if it still is the owner. Raises like `check`."""
+        self.ownership.check()
+        self.ownership.beat()
+
+    def close(self) -> None:
+        """End cleanly: seal the log, then say so. Nothing may be under way."""
+        self.writer.close()
+        self.ownership.release()
+
+    def abandon(self) -> None:
+        """Write nothing more."""
+        self.writer.abandon()
+
+
+class Taking:
+    """How a directory is taken: at the start, and again after a failed write.
+
+    Attributes:
+        listening: host and port to publish; port 0: none.
+        tls: whether that stream is TLS.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        identity: OwnerIdentity,
+        settings: OwnerSettings,
+        clock: Clock,
+        executor: Executor,
+        readers: Executor,
+        entropy: Entropy,
+        wait: Wait,
+    ) -> None:
+        self._files = files
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._executor = executor
+        self._readers = readers
+        self._entropy = entropy
+        self._wait = wait
+        self.listening: tuple[str, int] = ("", 0)
+        self.tls = False
+
+    async def take(self, ledger: Ledger, takeover: bool) -> OwnedLog:
+        """Take the next epoch, replay the log into `ledger` (fresh), and say where the owner listens.
+
+        Raises:
+            DirectoryHeld, Superseded, MissingRunMarker, FormatError, OSError: nothing was taken, or it was lost again.
+        """
+        ownership = await self._executor.run(partial(self._take_epoch, takeover))
+        # Reading a long log takes time in which the owner has to look alive.
+        beating = asyncio.get_running_loop().create_task(self._beat(ownership))
+        try:
+            return await self._executor.run(partial(self._recover, ownership, ledger))
+        finally:
+            beating.cancel()
+
+    def _take_epoch(self, takeover: bool) -> Ownership:
+        return Ownership.take(
+            self._files,
+            self._identity,
+            self._clock,
+            takeover=takeover,
+            wait=self._wait,
+            beat_s=self._settings.beat_s,
+            new_token=lambda: self._entropy.bytes(32).hex(),
+        )
+
+    def _recover(self, ownership: Ownership, ledger: Ledger) -> OwnedLog:
+        writer, report = recover(self._files, ownership, ledger, segment_bytes=self._settings.segment_bytes)
+        try:
+            if self.listening[1]:
+                ownership.publish(Endpoint(*self.listening))
+        except BaseException:
+            writer.abandon()
+            raise
+        return OwnedLog(ownership, writer, report)
+
+    async def _beat(self, ownership: Ownership) -> None:
+        while True:
+            await asyncio.sleep(self._settings.beat_s)
+            try:
+                await self._readers.run(ownership.beat)
+            except OSError:
+                pass  # a directory that cannot be written fails the recovery too, and that says so

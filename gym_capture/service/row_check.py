@@ -1,0 +1,134 @@
+"""What a client's rows must be before the ledger sees them.
+
+A row that breaks a rule costs itself only: it stays in its batch as *refused* (so that a repeated batch is answered the
+same, also after a restart) and the others apply. Bytes that do not match their checksum were damaged on the way: the
+batch is not believed at all and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from gym_capture.errors import InvalidRolloutId, ProtocolError
+from gym_capture.model.codec import checksum
+from gym_capture.model.ids import MAX_GENERATION, validate_rollout_id
+from gym_capture.model.rows import (
+    CURRENT,
+    PENDING_INDEX,
+    ClaimRow,
+    ClearRow,
+    ClientRow,
+    CommitRow,
+    MarkRow,
+    Outcome,
+    PartKind,
+    ReleaseRow,
+)
+
+MAX_CALL_ID_BYTES = 4096
+MAX_REASON_CHARACTERS = 64
+MAX_COUNT = 2**31
+MAX_NUMBER = 2**63 - 1
+_DIGEST_BYTES = 16
+_KINDS = frozenset(PartKind)
+_RECORD = int(PartKind.RECORD)
+
+
+def check_rows(
+    rows: Sequence[ClientRow], body: bytes, known: Container[str], max_exchange_bytes: int
+) -> Sequence[ClientRow]:
+    """The rows as the ledger may apply them: completed by the owner alone, refused ones marked.
+
+    A row whose rollout id is not valid concerns no rollout: a row that says nothing stands in its place.
+
+    Args:
+        body: what the commits' parts lie in.
+        known: rollout ids that were found valid before.
+
+    Raises:
+        ProtocolError: a part does not match its checksum.
+    """
+    stand_ins: list[int] = []
+    for index, row in enumerate(rows):
+        if row.rollout not in known and not _is_rollout_id(row.rollout):
+            stand_ins.append(index)
+            continue
+        kind = type(row)
+        row.outcome = Outcome.APPLIED
+        if kind is CommitRow:
+            row.outcome = _commit_outcome(row, body, max_exchange_bytes)  # type: ignore[arg-type]
+        elif not CURRENT <= row.generation <= MAX_GENERATION or not _is_sane(row):
+            stand_ins.append(index)
+    if not stand_ins:
+        return rows
+    checked = list(rows)
+    for index in stand_ins:
+        checked[index] = MarkRow("", "", 0, 0, Outcome.INVALID)
+    return checked
+
+
+def _is_rollout_id(text: str) -> bool:
+    try:
+        validate_rollout_id(text)
+    except InvalidRolloutId:
+        return False
+    return True
+
+
+def _is_sane(row: ClientRow) -> bool:
+    if isinstance(row, ClaimRow):
+        return 0 < row.claim <= MAX_NUMBER and len(row.model_call_id) <= MAX_CALL_ID_BYTES
+    if isinstance(row, ReleaseRow):
+        return 0 < row.claim <= MAX_NUMBER and _is_reason(row.reason)
+    if isinstance(row, MarkRow):
+        return 0 < row.count <= MAX_COUNT and _is_reason(row.reason)
+    return isinstance(row, ClearRow) and len(row.request) <= MAX_CALL_ID_BYTES
+
+
+def _is_reason(text: str) -> bool:
+    return len(text) <= MAX_REASON_CHARACTERS and (not text or text.replace("_", "").isalnum())
+
+
+def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Outcome:
+    row.call_index = PENDING_INDEX
+    outcome = Outcome.APPLIED
+    if (
+        not CURRENT <= row.generation <= MAX_GENERATION
+        or not 0 <= row.claim <= MAX_NUMBER
+        or len(row.digest) != _DIGEST_BYTES
+        or not 0 < len(row.model_call_id) <= MAX_CALL_ID_BYTES
+    ):
+        row.generation = max(CURRENT, min(row.generation, MAX_GENERATION))
+        outcome = Outcome.INVALID
+    elif not row.parts or row.parts[0].kind != _RECORD:
+        outcome = Outcome.INVALID
+    else:
+        outcome = _parts_outcome(row, body, max_exchange_bytes)
+    if outcome != Outcome.APPLIED:
+        row.parts = []
+        # Nothing is kept of it, so its name only has to fit.
+        row.model_call_id = row.model_call_id[:MAX_CALL_ID_BYTES]
+        row.claim = max(0, min(row.claim, MAX_NUMBER))
+    return outcome
+
+
+def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Outcome:
+    size = len(body)
+    given = 0
+    for part in row.parts:
+        offset = part.offset
+        end = offset + part.length
+        if not 0 <= offset <= end <= size or part.kind not in _KINDS or part.raw < 0:
+            return Outcome.INVALID
+        if checksum(body[offset:end]) != part.crc:
+            raise ProtocolError(
+                "an exchange arrived damaged: its bytes do not match their checksum. Nothing of the batch was kept; "
+                "the connection is closed and the client sends it again."
+            )
+        # The record is derived by the client, so it is no part of what the caller handed in.
+        if part.kind == _RECORD:
+            if part.raw > max_exchange_bytes:
+                return Outcome.TOO_LARGE
+        else:
+            given += part.raw
+    return Outcome.TOO_LARGE if given > max_exchange_bytes else Outcome.APPLIED

@@ -1,0 +1,329 @@
+"""One connected client: what it says goes in, what it is told comes out. Knows nothing of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from gym_capture.errors import GymCaptureError, HandshakeRefused, ProtocolError
+from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
+from gym_capture.model.ledger import Repeated
+from gym_capture.model.messages import (
+    MAX_HEAD_BYTES,
+    PREFIX_BYTES,
+    PROTOCOL_VERSION,
+    Answers,
+    Batch,
+    Beat,
+    BeatReply,
+    Call,
+    Cancel,
+    Failure,
+    FromOwner,
+    Hello,
+    Merge,
+    Quiesce,
+    ReadParts,
+    Refused,
+    Reply,
+    Stats,
+    Stop,
+    Welcome,
+    decode_from_client,
+    encode_message,
+)
+from gym_capture.model.rows import CommitRow, Outcome, Result
+from gym_capture.service.row_check import check_rows
+from gym_capture.service.settings import PACKAGE_VERSION
+from gym_capture.service.state import State
+from gym_capture.service.waiters import Waiter
+
+if TYPE_CHECKING:
+    from gym_capture.service.capture_service import CaptureService
+
+Send = Callable[[Sequence[bytes | memoryview]], None]
+"""Queue one encoded message; never blocks, and a broken connection swallows it."""
+
+_CLIENT_ID_BYTES = 16
+_MAX_CALLS = 200_000
+
+
+class Session:
+    """A connection, from its hello to its end. Made by `CaptureService.connect`.
+
+    Its owner calls `receive` for every message and `lost` once when the connection is gone. The session calls `send`,
+    `close` (at most once, and not after `lost`) and `hold(True)`/`hold(False)`: stop reading, read on.
+
+    Attributes:
+        client: the client's id once it is welcome, else empty.
+        place: where the client says it is.
+        heard: set by whoever reads the connection when bytes came in; they renew the lease even before the message is
+            complete.
+        unanswered: bytes of batches that are not answered yet.
+        paused: whether reading should stop.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_close",
+        "_ended",
+        "_hold",
+        "_most_unanswered",
+        "_send",
+        "_service",
+        "client",
+        "heard",
+        "paused",
+        "place",
+        "unanswered",
+    )
+
+    def __init__(
+        self, service: CaptureService, send: Send, close: Callable[[], None], hold: Callable[[bool], None]
+    ) -> None:
+        self._service = service
+        self._send = send
+        self._close = close
+        self._hold = hold
+        self._ended = False
+        self._most_unanswered = 2 * service.settings.window_bytes
+        self._calls: dict[int, Waiter | asyncio.Task[None]] = {}
+        self.client = b""
+        self.place = ""
+        self.heard = False
+        self.unanswered = 0
+        self.paused = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection is over."""
+        return self._ended
+
+    def receive(self, head: bytes, body: bytes) -> None:
+        """Take one message. What is no message, or not allowed now, ends the connection."""
+        if self._ended:
+            return
+        if self.client and self._service.state is not State.SERVING:
+            return  # an owner that ends takes nothing more; the client sends it again to the next one
+        try:
+            message = decode_from_client(head)
+            if not self.client:
+                self._hello(message)
+            elif type(message) is Batch:
+                self._batch(message, body, len(head) + len(body))
+            else:
+                self._other(message)
+        except ProtocolError as error:
+            self.broken(error)
+
+    def broken(self, error: ProtocolError) -> None:
+        """The connection carries something that it must not; it is counted and closed."""
+        self._service.note_protocol_error(error)
+        self.end()
+
+    def lost(self) -> None:
+        """The connection is gone. Claims stay open: the client may come back until its lease ends."""
+        if self._ended:
+            return
+        self._ended = True
+        for call in self._calls.values():
+            self._drop_call(call)
+        self._calls.clear()
+        self._service.session_ended(self)
+
+    def end(self) -> None:
+        """Close the connection from this side."""
+        if not self._ended:
+            self.lost()
+            self._close()
+
+    def send(self, message: FromOwner, body: Sequence[bytes | memoryview] = ()) -> None:
+        """Tell the client something."""
+        if not self._ended:
+            self._send(encode_message(message, body))
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop or resume reading."""
+        if paused != self.paused and not self._ended:
+            self.paused = paused
+            self._hold(paused)
+
+    # -- hello --------------------------------------------------------------------------------------------------
+
+    def _hello(self, message: Any) -> None:
+        if type(message) is not Hello:
+            raise ProtocolError(f"the first message is a hello, not a {type(message).__name__}")
+        refusal = self._refusal(message)
+        if refusal is not None:
+            self._service.counts["refused_connections"] += 1
+            self.send(Refused(type(refusal).__name__, str(refusal)))
+            self.end()
+            return
+        self.client = message.client
+        self.place = message.place
+        service = self._service
+        # Before the welcome: the claims that are lost must be so before any batch of this connection.
+        service.admit(self, message.open_claims)
+        settings = service.settings
+        self.send(
+            Welcome(
+                PROTOCOL_VERSION,
+                PACKAGE_VERSION,
+                service.run,
+                service.epoch,
+                settings.lease_s,
+                settings.window_bytes,
+                settings.max_exchange_bytes,
+                settings.max_batch_bytes,
+            )
+        )
+
+    def _refusal(self, hello: Hello) -> GymCaptureError | None:
+        service = self._service
+        unavailable = service.unavailable
+        if unavailable is not None:
+            return unavailable
+        # The token first: who cannot show it learns nothing else.
+        if not hmac.compare_digest(hello.token.encode(errors="replace"), service.token.encode()):
+            return HandshakeRefused(
+                "the token is not this owner's. Nothing was changed; look the owner up again (its token is in a file "
+                "of the capture directory, or told by the actor)."
+            )
+        if hello.protocol != PROTOCOL_VERSION:
+            return HandshakeRefused(
+                f"the client speaks protocol {hello.protocol} (gym_capture {hello.version}), the owner "
+                f"{PROTOCOL_VERSION} (gym_capture {PACKAGE_VERSION}). Nothing was changed; use one version everywhere."
+            )
+        if hello.run and hello.run != service.run:
+            return HandshakeRefused(
+                f"the client means run {hello.run}, this owner serves run {service.run}. Nothing was changed; connect "
+                "by the capture directory of the run that is meant."
+            )
+        if len(hello.client) != _CLIENT_ID_BYTES:
+            return HandshakeRefused(f"a client id has {_CLIENT_ID_BYTES} bytes, this one {len(hello.client)}.")
+        return None
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def _batch(self, batch: Batch, body: bytes, size: int) -> None:
+        service = self._service
+        ledger = service.ledger
+        if batch.batch < 1 or not 0 <= batch.confirmed < batch.batch:
+            raise ProtocolError(f"batch {batch.batch} cannot confirm batch {batch.confirmed}")
+        rows = check_rows(batch.rows, body, ledger.rollouts, service.settings.max_exchange_bytes)
+        ref = FrameRef(ledger.last_sequence + 1, service.epoch)
+        now, wall = service.now(), service.clock.time()
+        applied = ledger.apply_batch(self.client, batch.batch, batch.confirmed, rows, ref, now, wall)
+        if isinstance(applied, Repeated):
+            self._repeat(batch.batch, applied)
+            return
+        kept = body and any(type(row) is CommitRow and row.outcome == Outcome.APPLIED for row in rows)
+        frame = PendingFrame(
+            FrameKind.BATCH, encode_rows(applied.rows), len(applied.rows), (body,) if kept else (), ref
+        )
+        self.unanswered += size
+        service.buffered += size
+        service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))
+        if self.unanswered > self._most_unanswered or service.buffered > service.settings.owner_buffer_bytes:
+            service.pause(self)
+
+    def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
+        self.unanswered -= size
+        self._service.buffered -= size
+        if durable:
+            self.send(Answers(batch, results))
+
+    def _repeat(self, batch: int, repeated: Repeated) -> None:
+        """Told again from what was decided then, and no sooner than that is durable."""
+        if repeated.sequence <= self._service.ledger.durable_sequence:
+            self.send(Answers(batch, repeated.results))
+        else:
+            self._service.commit.when_durable(repeated.sequence, partial(self._answer, batch, repeated.results, 0))
+
+    # -- everything else ----------------------------------------------------------------------------------------
+
+    def _other(self, message: Any) -> None:
+        service = self._service
+        kind = type(message)
+        if kind is Beat:
+            service.ledger.renew(self.client, service.now())
+            self.send(BeatReply(service.epoch))
+        elif kind is Call:
+            service.ledger.renew(self.client, service.now())
+            self._call(message)
+        elif kind is Cancel:
+            call = self._calls.pop(message.number, None)
+            if call is not None:
+                self._drop_call(call)
+        elif kind is Hello:
+            raise ProtocolError("a second hello on one connection")
+        else:
+            service.goodbye(self)
+            self.end()
+
+    def _call(self, call: Call) -> None:
+        if call.number in self._calls or len(self._calls) >= _MAX_CALLS:
+            raise ProtocolError(f"call {call.number} is already under way, or too many are")
+        request = call.request
+        if isinstance(request, Quiesce):
+            self._quiesce(call.number, request)
+        else:
+            task = asyncio.get_running_loop().create_task(self._run(call.number, request))
+            self._calls[call.number] = task
+
+    def _quiesce(self, number: int, request: Quiesce) -> None:
+        if isnan(request.timeout_s):
+            raise ProtocolError("a timeout that is not a number")
+
+        def answer(result: bool | GymCaptureError) -> None:
+            self._calls.pop(number, None)
+            if isinstance(result, GymCaptureError):
+                self.send(Failure(number, type(result).__name__, str(result)))
+            else:
+                self.send(Reply(number, result))
+
+        waiter = self._service.waiters.add(request.rollout, request.timeout_s, answer)
+        if waiter.answer is not None:
+            self._calls[number] = waiter
+
+    async def _run(self, number: int, request: Merge | Stats | Stop | ReadParts) -> None:
+        service = self._service
+        body: Sequence[bytes] = ()
+        try:
+            value: Any
+            if isinstance(request, Merge):
+                value = await service.merge(request.rollout, request.generation, request.issued)
+            elif isinstance(request, Stats):
+                value = service.stats(request.rollout)
+            elif isinstance(request, ReadParts):
+                value, body = await service.read_parts(request.rollout, request.generation, request.call_indexes)
+            else:
+                await service.stop()
+                value = True
+            buffers = encode_message(Reply(number, value), body)
+            if len(buffers[0]) - PREFIX_BYTES > MAX_HEAD_BYTES:
+                raise GymCaptureError(
+                    f"the answer has {len(buffers[0])} bytes, a message holds {MAX_HEAD_BYTES}. Nothing is lost: read "
+                    "the capture directory instead (CaptureStore)."
+                )
+            if not self._ended:
+                self._send(buffers)
+        except GymCaptureError as error:
+            self.send(Failure(number, type(error).__name__, str(error)))
+        except Exception as error:  # noqa: BLE001  # a fault of this package must reach the caller, not end in a task
+            service.note_fault(error)
+            self.send(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
+        finally:
+            self._calls.pop(number, None)
+        if isinstance(request, Stop):
+            service.leave_after_stop()
+
+    def _drop_call(self, call: Waiter | asyncio.Task[None]) -> None:
+        if isinstance(call, Waiter):
+            self._service.waiters.cancel(call)
+        elif call is not asyncio.current_task():
+            call.cancel()
