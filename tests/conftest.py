@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests import cases
+from tests.ray_cluster import capture_config, namespace, ray_cluster
+
+__all__ = ["capture_config", "cases_dir", "namespace", "ray_cluster"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,164 @@
+"""Starting the owner: the directory and its run's marker, then a named, detached actor, made or found."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from gym_capture.actor.capture_actor import actor_class
+from gym_capture.actor.naming import differing_keys
+from gym_capture.actor.owner_spec import OwnerSpec, Ready, spec_of
+from gym_capture.config import CaptureConfig, PlacementConfig
+from gym_capture.errors import ConfigError, NameTaken, OwnerUnavailable, SettingsDiffer, from_wire
+from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.run_marker import create_or_adopt_run
+
+START_TIMEOUT_S = 120.0
+"""How long Ray may take to place the actor, and the actor to recover the directory, before `launch` gives up."""
+
+FROZEN_AFTER_S = 20.0
+"""How long `launch(takeover=True)` waits for an actor of the same name to answer before it ends that one."""
+
+_RETRY_PAUSE_S = 0.1
+
+
+class Launched(NamedTuple):
+    """A live owner.
+
+    Fields: the actor's `handle`, what it said of itself, the spec that this start asked for, and whether this start
+    `created` the actor (or found it).
+    """
+
+    handle: Any
+    ready: Ready
+    spec: OwnerSpec
+    created: bool
+
+
+def launch(config: CaptureConfig, *, takeover: bool = False, timeout_s: float = START_TIMEOUT_S) -> Launched:
+    """Get or create the owner of the configured directory. Blocks; Ray must be initialised in this process.
+
+    Args:
+        takeover: fence another live owner of the directory, and end an actor of the same name that does not answer.
+        timeout_s: how long all of it may take.
+
+    Raises:
+        ConfigError: Ray is not initialised, or the settings cannot work.
+        CaptureDirectoryError: the directory cannot be made, or cannot be used where the actor runs.
+        NameTaken, SettingsDiffer, DirectoryHeld: see their classes; nothing was changed.
+        OwnerUnavailable: no owner answered within `timeout_s`.
+    """
+    if not ray.is_initialized():
+        raise ConfigError(
+            "Ray is not initialised in this process, so no owner can be started or found through it. Nothing was "
+            "changed; call ray.init() first, or gym_capture.start(), which does it as config.ray says."
+        )
+    make_capture_directory(config.directory)
+    run = create_or_adopt_run(PosixFiles(config.directory)).hex
+    spec = spec_of(config, run, start=uuid.uuid4().hex, takeover=takeover)
+    options = actor_options(spec, config.capture.placement)
+    kind = actor_class(config.capture.max_concurrency)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        launched = _try_launch(kind, options, spec, deadline)
+        if launched is not None:
+            return launched
+        if time.monotonic() > deadline:
+            raise OwnerUnavailable(
+                f"no owner of {spec.directory} came up within {timeout_s:g} s: its actor {spec.name} (namespace "
+                f"{spec.namespace}) died while it started. What was captured is safe; see its log in Ray's session "
+                "directory, then start again."
+            )
+        time.sleep(_RETRY_PAUSE_S)
+
+
+def actor_options(spec: OwnerSpec, placement: PlacementConfig) -> dict[str, Any]:
+    """Ray's options for an owner's actor.
+
+    Raises:
+        ConfigError: the placement names a node that is no node id.
+    """
+    options: dict[str, Any] = {
+        "name": spec.name,
+        "namespace": spec.namespace,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        # Every method may run twice: see CaptureActor's docstring for why that is safe.
+        "max_task_retries": -1,
+    }
+    if placement.resources:
+        options["resources"] = dict(placement.resources)
+    if placement.node == "driver":
+        here = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
+    elif placement.node != "any":
+        try:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(placement.node, soft=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"capture.placement.node is {placement.node!r}: give driver, any, or a node id as ray.nodes() shows it."
+            ) from error
+    return options
+
+
+def _try_launch(kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: float) -> Launched | None:
+    """One attempt; None when the actor that was found died under our hands (it ends, or another start failed)."""
+    try:
+        handle = kind.options(**options).remote(spec)
+    except ValueError:
+        # Ray looked the name up between the death of one actor and the birth of the next.
+        return None
+    left = max(0.0, deadline - time.monotonic())
+    try:
+        ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, FROZEN_AFTER_S) if spec.takeover else left)
+    except (ActorDiedError, ActorUnavailableError):
+        return None
+    except GetTimeoutError as error:
+        if spec.takeover and time.monotonic() < deadline:
+            ray.kill(handle, no_restart=True)
+            return None
+        raise OwnerUnavailable(
+            f"actor {spec.name} (namespace {spec.namespace}) has not answered: Ray may have no node that fits "
+            f"capture.placement, or the node that it runs on is frozen. Nothing was changed; see `ray list actors`, "
+            "correct the placement, or start with takeover=True."
+        ) from error
+    created = ready.start == spec.start
+    same_run = ready.run == spec.run and os.path.realpath(ready.directory) == os.path.realpath(spec.directory)
+    if ready.error is not None:
+        if created or same_run:
+            _end(handle)
+        if created:
+            raise from_wire(*ready.error)
+        return None
+    if not same_run:
+        raise NameTaken(
+            f"actor {spec.name} (namespace {spec.namespace}) is alive and serves run {ready.run} in "
+            f"{ready.directory}, not run {spec.run} in {spec.directory}. Nothing was changed; stop that owner, or give "
+            "this run another capture.name.",
+            run=ready.run,
+            directory=ready.directory,
+        )
+    keys = differing_keys(spec.settings, ready.settings)
+    if keys:
+        shown = ", ".join(f"{key}: {ready.settings.get(key)!r} there, {spec.settings.get(key)!r} here" for key in keys)
+        raise SettingsDiffer(
+            f"the owner of {spec.directory} is running with other settings ({shown}). Nothing was changed; start with "
+            "the same settings, connect() without any, or stop the owner first.",
+            keys=keys,
+        )
+    return Launched(handle, ready, spec, created)
+
+
+def _end(handle: Any) -> None:
+    try:
+        ray.kill(handle, no_restart=True)
+    except RayError:
+        pass  # it is gone already, which is what is wanted

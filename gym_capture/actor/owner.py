@@ -1,0 +1,137 @@
+"""The owner inside the actor: service, stream server and tunnel together, in the owner's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gym_capture.actor.owner_spec import OwnerSpec
+from gym_capture.actor.tunnel import Tunnel
+from gym_capture.errors import ConfigError
+from gym_capture.model.clock import SystemClock
+from gym_capture.model.endpoint import Endpoint
+from gym_capture.model.entropy import SystemEntropy
+from gym_capture.model.evidence import gather_evidence
+from gym_capture.model.merge import capture_value
+from gym_capture.model.rows import CURRENT
+from gym_capture.service.capture_service import CaptureService
+from gym_capture.service.executor import ThreadExecutor
+from gym_capture.service.stream_server import StreamServer
+from gym_capture.service.tls import server_ssl_context
+from gym_capture.storage.owner_file import OwnerIdentity
+from gym_capture.storage.posix_files import PosixFiles
+
+logger = logging.getLogger(__name__)
+
+IDLE_LEASES = 3
+"""A tunnel's pipe that is not used for so many leases is closed."""
+
+
+class Owner:
+    """Everything that one epoch's process holds. Made in any thread, used in the owner's loop.
+
+    Args:
+        spec: what to own.
+        actor_id: stays the same over restarts, so that a restart takes over from itself at once.
+        node: the node's id, for people.
+        address: the node's address, for `capture.endpoint.host: node`.
+        takeover: fence another live owner.
+    """
+
+    def __init__(self, spec: OwnerSpec, actor_id: str, node: str, address: str, *, takeover: bool) -> None:
+        self._spec = spec
+        self._identity = OwnerIdentity(actor_id, spec.name, spec.namespace, node, os.getpid())
+        self._address = address
+        self._takeover = takeover
+        self._opened = asyncio.Event()
+        self._error: BaseException | None = None
+        self._server = StreamServer()
+        self.service: CaptureService
+        self.tunnel: Tunnel
+
+    async def open(self, on_leave: Callable[[str], None]) -> None:
+        """Take the directory, recover it, listen, publish where.
+
+        Raises:
+            GymCaptureError: why it cannot serve; `opened` raises the same to everyone.
+        """
+        try:
+            await self._open(on_leave)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._opened.set()
+
+    async def _open(self, on_leave: Callable[[str], None]) -> None:
+        spec = self._spec
+        service = self.service = CaptureService(
+            PosixFiles(spec.directory),
+            self._identity,
+            spec.owner,
+            clock=SystemClock(),
+            executor=ThreadExecutor("capture-log"),
+            readers=ThreadExecutor("capture-read", 2),
+            entropy=SystemEntropy(),
+            on_leave=on_leave,
+        )
+        self.tunnel = Tunnel(service.connect, IDLE_LEASES * spec.owner.lease_s)
+        tls = server_ssl_context(os.environ)
+        host = self._address if spec.host == "node" else spec.host
+        try:
+            port = await self._server.start(service, host, spec.port, tls)
+        except OSError as error:
+            raise ConfigError(
+                f"the owner cannot listen on {host}:{spec.port} ({error}). Nothing was changed; correct "
+                "capture.endpoint (host node takes the node's own address, port 0 any free port)."
+            ) from error
+        report = await service.open(takeover=self._takeover, listening=(host, port), tls=tls is not None)
+        logger.info("capture owner serves %s on %s:%d: %s", spec.directory, host, port, report.summary())
+
+    async def opened(self) -> None:
+        """Wait until the owner serves. Raises what kept it from that."""
+        await self._opened.wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    async def close(self) -> None:
+        """End cleanly: what was asked is answered, the log is sealed, the directory is at rest."""
+        self.tunnel.close_all()
+        await self.service.stop()
+        await self._server.close()
+
+    async def clear(self, rollout_ids: Sequence[str], request_id: str) -> dict[str, int]:
+        """Begin the next generation of each id; returns it by id."""
+        ids = list(dict.fromkeys(rollout_ids))
+        return dict(zip(ids, await self.service.clear(ids, request_id), strict=True))
+
+    async def merge(self, rollout_id: str, generation: int | None, issued: int | None) -> dict[str, Any]:
+        """The capture value of a rollout as it is now, without payloads."""
+        reply = await self.service.merge(rollout_id, CURRENT if generation is None else generation, issued or 0)
+        evidence = gather_evidence(
+            rollout_id,
+            reply.records,
+            damaged=reply.damaged,
+            incomplete=reply.reasons,
+            outstanding=reply.outstanding,
+        )
+        return capture_value(evidence)
+
+    async def stats(self, rollout_id: str | None) -> dict[str, Any]:
+        """The service's counters, and the tunnel's."""
+        return {**self.service.stats(rollout_id), "ray_pipes": self.tunnel.pipes}
+
+    async def endpoint(self) -> Endpoint:
+        """Where the stream listens."""
+        return self.service.endpoint
+
+    async def tunnel_open(self, client_hex: str) -> str:
+        """See `Tunnel.open`."""
+        return self.tunnel.open(client_hex)
+
+    async def tunnel_close(self, pipe: str) -> None:
+        """See `Tunnel.close`."""
+        self.tunnel.close(pipe)

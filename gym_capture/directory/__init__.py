@@ -1,0 +1,1 @@
+"""Capture directories seen from outside: opened once a process, their owner found or found absent, cleared at rest."""

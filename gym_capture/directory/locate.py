@@ -1,0 +1,115 @@
+"""Finding a directory's owner from the directory alone: who it is, where it listens, whether it lives. No Ray."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from gym_capture.errors import OwnerNotFound, OwnerUnavailable
+from gym_capture.model.endpoint import Endpoint
+from gym_capture.storage import names
+from gym_capture.storage.files import Files
+from gym_capture.storage.owner_file import STOPPED, OwnerInfo, owner_state, read_owner, read_token
+from gym_capture.storage.posix_files import PosixFiles
+
+PROBE_S = 1.0
+"""How long an owner's port may take to accept a connection before its beat is watched instead."""
+
+
+class Liveness(Enum):
+    """Whether somebody owns a directory now."""
+
+    AT_REST = "at rest"
+    REACHABLE = "reachable"
+    """Something accepts connections where the owner said that it listens."""
+    BEATING = "beating"
+    """The beat moves, but the owner cannot be reached from here."""
+
+
+_dead: dict[str, tuple[int, bytes | None]] = {}
+"""Directory → (epoch, beat) that was watched and stood still: no need to watch the same one again."""
+_dead_lock = threading.Lock()
+
+
+def endpoint_of(directory: str | Path) -> Endpoint:
+    """Where the owner of a directory listens, as the directory says.
+
+    Raises:
+        CaptureDirectoryError: the directory cannot be read here.
+        OwnerNotFound: nobody owns it.
+        OwnerUnavailable: its owner does not listen (yet), or its token cannot be read by this user.
+    """
+    files = PosixFiles(directory)
+    owner = read_owner(files)
+    if owner is None or _beat(files, owner.epoch) == STOPPED:
+        raise OwnerNotFound(
+            f"{files.directory} has no live owner ({'nobody ever owned it' if owner is None else 'it was stopped'}). "
+            "What it holds can be read with CaptureStore; start() an owner to write to it.",
+            candidates=[],
+        )
+    if owner.endpoint is None or not owner.endpoint.port:
+        raise OwnerUnavailable(
+            f"the owner of {files.directory} ({owner.identity.name or owner.identity.actor_id}) does not listen yet. "
+            "Nothing was sent; try again in a moment, or connect by its name through Ray."
+        )
+    try:
+        token = read_token(files, owner.epoch)
+    except OSError as error:
+        raise OwnerUnavailable(
+            f"the token of {files.directory}'s owner cannot be read ({error}). Nothing was sent; connect as the user "
+            "who started the run, or by the actor's name through Ray."
+        ) from error
+    return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, owner.endpoint.tls)
+
+
+def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.sleep) -> Liveness:
+    """Whether a directory has a live owner, as cheaply as it can be known.
+
+    A clean stop is read off the beat; a listening port is believed. Only an owner that neither stopped nor answers is
+    watched for the time of 2.5 beats, and once for each beat that stands still.
+
+    Raises:
+        CaptureDirectoryError: the directory cannot be read here.
+    """
+    files = PosixFiles(directory)
+    while True:
+        owner = read_owner(files)
+        if owner is None:
+            return Liveness.AT_REST
+        seen = (owner.epoch, _beat(files, owner.epoch))
+        if seen[1] == STOPPED:
+            return Liveness.AT_REST
+        with _dead_lock:
+            if _dead.get(files.directory) == seen:
+                return Liveness.AT_REST
+        if _accepts(owner):
+            return Liveness.REACHABLE
+        if owner_state(files, wait) != "stopped":
+            return Liveness.BEATING
+        again = read_owner(files)
+        if again is None or again.epoch == owner.epoch:
+            with _dead_lock:
+                _dead[files.directory] = seen
+            return Liveness.AT_REST
+        # Another epoch began while the old one was watched: look at that one.
+
+
+def _beat(files: Files, epoch: int) -> bytes | None:
+    try:
+        return files.read(names.beat_file(epoch))
+    except FileNotFoundError:
+        return None
+
+
+def _accepts(owner: OwnerInfo) -> bool:
+    if owner.endpoint is None or not owner.endpoint.port:
+        return False
+    try:
+        with socket.create_connection((owner.endpoint.host, owner.endpoint.port), PROBE_S):
+            return True
+    except OSError:
+        return False
