@@ -17,7 +17,9 @@ import pytest
 
 T = TypeVar("T")
 
-NAMESPACE = "gym_capture"
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout: where child processes run, so that they import what is tested."""
+
 DEADLINE_S = 60.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -45,11 +46,12 @@ class CaptureActor:
         self._spec = spec
         self._actor_id = str(context.get_actor_id())
         self._node = str(context.get_node_id())
-        restarted = bool(context.was_current_actor_reconstructed)
+        self._restarted = restarted = bool(context.was_current_actor_reconstructed)
         self._exits = Exits(context.current_actor, restarted=restarted)
         self._thread = OwnerThread()
         takeover = spec.takeover and not restarted
-        self._owner = Owner(spec, self._actor_id, self._node, ray.util.get_node_ip_address(), takeover=takeover)
+        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._owner = Owner(spec, self._actor_id, self._node, address, takeover=takeover)
         # A constructor that raises would end the actor for good, so what goes wrong is kept for `ready`.
         self._opening = self._thread.submit(self._owner.open(self._exits.leave))
         self._opening.add_done_callback(self._exits.opened)
@@ -153,7 +155,13 @@ class CaptureActor:
         return await self._thread.run(self._when_open(work))
 
     async def _when_open(self, work: Callable[[Owner], Coroutine[Any, Any, T]]) -> T:
-        await self._owner.opened()
+        try:
+            await self._owner.opened()
+        except BaseException:
+            if self._restarted:
+                # The process is about to leave: Ray repeats the call where the actor comes back.
+                await asyncio.get_running_loop().create_future()
+            raise
         return await work(self._owner)
 
 
@@ -164,4 +172,5 @@ def actor_class(max_concurrency: int) -> Any:
         max_concurrency: how many calls may wait in it at once (`capture.max_concurrency`).
     """
     groups = {WAITING: max_concurrency, TUNNEL: TUNNEL_CALLS}
-    return ray.remote(concurrency_groups=groups, max_concurrency=DEFAULT_CALLS)(CaptureActor)
+    decorate: Any = ray.remote  # its types know neither argument
+    return decorate(concurrency_groups=groups, max_concurrency=DEFAULT_CALLS)(CaptureActor)

@@ -63,7 +63,7 @@ def endpoint_of(directory: str | Path) -> Endpoint:
             f"the token of {files.directory}'s owner cannot be read ({error}). Nothing was sent; connect as the user "
             "who started the run, or by the actor's name through Ray."
         ) from error
-    return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, owner.endpoint.tls)
+    return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, getattr(owner.endpoint, "tls", False))
 
 
 def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.sleep) -> Liveness:
