@@ -8,7 +8,7 @@ promise more. One conformance suite (`gym_capture.testing.conformance`) runs ove
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Message = tuple[bytes, bytes]
 """A message's head and body."""
@@ -49,3 +49,17 @@ class Transport(Protocol):
             OwnerUnavailable: it cannot be reached now; the core tries again.
             OwnerNotFound, HandshakeRefused, MissingRunMarker: trying again cannot help.
         """
+
+
+@runtime_checkable
+class ShowsProgress(Protocol):
+    """A link that can tell whether bytes move, so that a large message on a slow network is not taken for silence."""
+
+    @property
+    def progress(self) -> int:
+        """Grows while the other side takes or gives anything, parts of messages included."""
+
+
+def progress_of(link: Link) -> int:
+    """The link's progress, 0 for one that does not tell."""
+    return link.progress if isinstance(link, ShowsProgress) else 0

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from gym_capture.errors import DamagedLog, InvalidExchange
+from gym_capture.errors import DamagedLog, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.json_text import decode_json, encode_json
+from gym_capture.model.json_text import decode_json, to_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.rows import Part, PartFlag, PartKind
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
@@ -38,7 +38,12 @@ PAYLOADS: dict[str, PartKind] = {
 """The keys of an exchange that are stored as parts of their own."""
 
 _KEY_OF = {kind: key for key, kind in PAYLOADS.items()}
+_KINDS = frozenset(PartKind)
 _COMPRESS_FROM_BYTES = 256
+
+MAX_RAW_BYTES = 1 << 30
+"""No part is longer before compression; a row that says more is damaged (or means to fill the reader's memory)."""
+
 _per_thread = threading.local()
 
 
@@ -53,7 +58,7 @@ class Snapshot(NamedTuple):
     """An exchange frozen at one moment.
 
     Fields: `meta` (the exchange with its payloads left null), the payload texts by kind, and the derived fields, or
-    None when they have to be derived from the texts.
+    None when they have to be derived from the texts (a payload was given as bytes).
     """
 
     model_call_id: str
@@ -105,6 +110,8 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
     elif not isinstance(call_id, str) or not call_id:
         raise InvalidExchange(f"model_call_id must be a non-empty string, not {call_id!r}")
     texts: dict[PartKind, Text] = {}
+    # What is derived is derived from what the stored text says, never from the caller's living objects.
+    stored: dict[str, Any] = {}
     derivable = True
     for key, kind in PAYLOADS.items():
         value = given.get(key)
@@ -114,12 +121,11 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
             texts[kind] = Text(bytes(value), PartFlag.BYTES)
             derivable = False
         else:
-            data, nonstandard, converted = encode_json(value)
-            texts[kind] = Text(data, PartFlag.NONSTANDARD if nonstandard else 0)
-            derivable = derivable and not converted
-    meta, nonstandard, converted = encode_json({key: None if key in PAYLOADS else v for key, v in given.items()})
-    fields = derive_fields(given) if derivable and not converted else None
-    return Snapshot(_storable(call_id), Text(meta, PartFlag.NONSTANDARD if nonstandard else 0), texts, fields)
+            text, nonstandard, _, stored[key] = to_json(value)
+            texts[kind] = Text(text, PartFlag.NONSTANDARD if nonstandard else 0)
+    meta = to_json({key: None if key in PAYLOADS else value for key, value in given.items()})
+    fields = derive_fields(meta.value | stored) if derivable else None
+    return Snapshot(_storable(call_id), Text(meta.text, PartFlag.NONSTANDARD if meta.nonstandard else 0), texts, fields)
 
 
 def _storable(text: str) -> str:
@@ -142,7 +148,7 @@ def pack(frozen: Snapshot) -> SealedExchange:
             fields["error_category"] = "capture_parse_error"
     if VERIFIER_ID_FIELD in fields:
         # A merge reads records only, and has to know the verifier's name.
-        fields = {**fields, VERIFIER_KEY: json.loads(frozen.meta.data)[VERIFIER_KEY]}
+        fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
     all_texts = {PartKind.RECORD: Text(encode_fields(fields), 0), PartKind.META: frozen.meta, **texts}
     parts: list[Part] = []
     body: list[bytes] = []
@@ -185,16 +191,29 @@ def open_part(part: Part, stored: bytes) -> bytes:
     """A part's bytes as they were before compression.
 
     Raises:
-        DamagedLog: the stored bytes are short or do not match their checksum.
+        DamagedLog: the stored bytes are short, do not match their checksum, or are not what the part says.
     """
     if len(stored) != part.length or checksum(stored) != part.crc:
-        raise DamagedLog(f"a stored {PartKind(part.kind).name.lower()} does not match its checksum")
+        raise DamagedLog(f"a stored {_kind_name(part)} does not match its checksum; other parts can still be read.")
     if not part.flags & PartFlag.ZSTD:
+        if part.raw != part.length:
+            raise DamagedLog(f"a stored {_kind_name(part)} has {part.length} bytes instead of {part.raw}.")
         return stored
     try:
-        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=part.raw)
+        # The decompressor takes the length that the stored frame itself names, so look at that before.
+        length = zstandard.frame_content_size(stored)
+        if length != part.raw or length > MAX_RAW_BYTES:
+            raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {length} bytes instead of {part.raw}.")
+        raw: bytes = zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise DamagedLog(f"a stored {PartKind(part.kind).name.lower()} cannot be decompressed: {error}") from error
+        raise DamagedLog(f"a stored {_kind_name(part)} cannot be decompressed: {error}") from error
+    if len(raw) != part.raw:
+        raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {len(raw)} bytes instead of {part.raw}.")
+    return raw
+
+
+def _kind_name(part: Part) -> str:
+    return PartKind(part.kind).name.lower() if part.kind in _KINDS else f"part of kind {part.kind}"
 
 
 def encode_fields(fields: Mapping[str, Any]) -> bytes:
@@ -202,12 +221,21 @@ def encode_fields(fields: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.msgpack.encode(fields)
     except (OverflowError, UnicodeEncodeError, TypeError, ValueError):
-        return json.dumps(fields, default=str, skipkeys=True).encode("ascii")
+        return json.dumps(fields, default=str).encode("ascii")
 
 
 def decode_fields(data: bytes) -> dict[str, Any]:
-    """What `encode_fields` made."""
-    fields: dict[str, Any] = json.loads(data) if data[:1] == b"{" else msgspec.msgpack.decode(data)
+    """What `encode_fields` made.
+
+    Raises:
+        DamagedLog: it made something else.
+    """
+    try:
+        fields = json.loads(data) if data[:1] == b"{" else msgspec.msgpack.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedLog(f"a stored record cannot be decoded ({error}); its exchange can still be read.") from error
+    if not isinstance(fields, dict):
+        raise DamagedLog(f"a stored record is a {type(fields).__name__}; its exchange can still be read.")
     return fields
 
 
@@ -224,20 +252,43 @@ def open_exchange(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
 
     Payloads that were given as bytes come back parsed; those that are not JSON leave their key null and come back as
     text under the raw key (bytes that are not UTF-8 escaped as \\xNN; the exact bytes stay readable).
+
+    Raises:
+        DamagedLog: the META part is missing or is not what this package stores.
     """
-    by_kind = {PartKind(part.kind): Text(data, part.flags) for part, data in parts}
-    return _rebuild(by_kind[PartKind.META], by_kind)
+    texts = _texts(parts)
+    meta = texts.get(PartKind.META)
+    if meta is None:
+        raise DamagedLog("an exchange lacks its META part (it may be damaged); its other parts can still be read.")
+    return _rebuild(meta, texts)
 
 
 def payloads_of(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
     """The four payload values of an exchange, null where there is none."""
     values: dict[str, Any] = dict.fromkeys(PAYLOADS)
-    _fill(values, {PartKind(part.kind): Text(data, part.flags) for part, data in parts})
+    _fill(values, _texts(parts))
     return values
 
 
+def _texts(parts: Sequence[tuple[Part, bytes]]) -> dict[PartKind, Text]:
+    texts: dict[PartKind, Text] = {}
+    for part, data in parts:
+        if part.kind not in _KINDS:
+            raise FormatError(
+                f"an exchange has a part of kind {part.kind}, which this gym_capture does not know. Nothing was "
+                "changed; read the directory with the version that wrote it."
+            )
+        texts[PartKind(part.kind)] = Text(data, part.flags)
+    return texts
+
+
 def _rebuild(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
-    exchange: dict[str, Any] = json.loads(meta.data)
+    try:
+        exchange, _ = decode_json(meta.data)
+    except ValueError as error:
+        raise DamagedLog(f"an exchange's META part is not JSON ({error}); other parts can still be read.") from error
+    if not isinstance(exchange, dict):
+        raise DamagedLog("an exchange's META part is not an object; its other parts can still be read.")
     _fill(exchange, texts)
     return exchange
 
@@ -247,14 +298,20 @@ def _fill(exchange: dict[str, Any], texts: Mapping[PartKind, Text]) -> None:
         text = texts.get(kind)
         if text is None:
             continue
-        if text.flags & PartFlag.NOT_JSON:
-            exchange.setdefault(key, None)
-            if PAYLOADS.get(f"{key}_raw") not in texts:
-                exchange[f"{key}_raw"] = _as_text(text.data)
-        elif text.flags & PartFlag.BYTES and kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW):
+        raw = kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW)
+        if raw and text.flags & PartFlag.BYTES:
             exchange[key] = _as_text(text.data)
-        else:
-            exchange[key], _ = decode_json(text.data)
+            continue
+        if not text.flags & PartFlag.NOT_JSON:
+            try:
+                exchange[key], _ = decode_json(text.data)
+                continue
+            except ValueError:
+                pass  # nested deeper than can be followed from here: as text, like what is no JSON
+        exchange.setdefault(key, None)
+        raw_key = key if raw else f"{key}_raw"
+        if raw or PAYLOADS[raw_key] not in texts:
+            exchange[raw_key] = _as_text(text.data)
 
 
 def _as_text(data: bytes) -> str:

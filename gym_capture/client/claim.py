@@ -1,0 +1,207 @@
+"""One model call of a rollout: claimed before it is made, committed when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from gym_capture.client.blocking_mode import run_blocking
+from gym_capture.client.call_snapshot import build_exchange, freeze_fields, snapshot_call, thaw_fields
+from gym_capture.client.host import Host
+from gym_capture.client.issued import IssuedCalls
+from gym_capture.client.operations import ClaimState, Commit, Committed, Release, Ticket
+from gym_capture.client.outcome import CallOutcome
+from gym_capture.client.trouble_log import logger
+from gym_capture.errors import ClientClosed, InvalidExchange
+from gym_capture.model.error_category import error_category_for_exception
+from gym_capture.model.exchange import Snapshot, check_dialect
+from gym_capture.model.rollout_state import RELEASED
+from gym_capture.model.rows import CURRENT, PENDING_INDEX
+
+
+class ClaimHandle:
+    """A claim on one exchange, made by `RolloutHandle.claim`. Use it once, as an async context manager.
+
+    Entering it returns once the claim is on disk (or after `patience_s` without the owner, then the call goes on
+    unclaimed). Leaving it commits what `complete` was given; without `complete`, an exception commits the failure and
+    goes on, and anything else releases the claim, which makes the rollout incomplete. Capture's own troubles never
+    raise here: `outcome` tells.
+    """
+
+    def __init__(
+        self, host: Host, issued: IssuedCalls, rollout_id: str, generation: int, fields: Mapping[str, Any]
+    ) -> None:
+        check_dialect(fields.get("dialect"))
+        model_call_id = fields.get("model_call_id")
+        if model_call_id is None:
+            model_call_id = host.entropy.bytes(16).hex()
+        elif not isinstance(model_call_id, str) or not model_call_id:
+            raise InvalidExchange(f"model_call_id must be a non-empty string, not {model_call_id!r}")
+        self._host = host
+        self._issued = issued
+        self._fields = freeze_fields({**fields, "model_call_id": model_call_id})
+        self._model_call_id = model_call_id
+        self._snapshot: Snapshot | None = None
+        self._reason: str | None = None
+        self._started_at = 0.0
+        self._started = 0.0
+        self._first_token_ms: float | None = None
+        self._committed: Committed | None = None
+        # The wire carries valid UTF-8 only; the id as it was given stays in the exchange.
+        identity = model_call_id.encode("utf-8", "backslashreplace").decode("utf-8")
+        self._ticket = Ticket(rollout_id, identity, generation)
+        self._incarnation: object = None
+
+    # -- what it tells ------------------------------------------------------------------------------------------
+
+    @property
+    def model_call_id(self) -> str:
+        """The exchange's identity in its rollout."""
+        return self._model_call_id
+
+    @property
+    def outcome(self) -> CallOutcome | None:
+        """What became of the exchange; None inside the block, unless the claim itself was refused (`fenced`)."""
+        return self._committed.outcome if self._committed is not None else self._ticket.outcome
+
+    @property
+    def call_index(self) -> int | None:
+        """The exchange's place in its rollout, once it is durable."""
+        if self._committed is None or self._committed.call_index == PENDING_INDEX:
+            return None
+        return self._committed.call_index
+
+    @property
+    def generation(self) -> int | None:
+        """The generation that the call belongs to; None while that is not known."""
+        generation = self._ticket.generation
+        if generation == CURRENT and self._committed is not None:
+            generation = self._committed.generation
+        return None if generation == CURRENT else generation
+
+    # -- what it is told ----------------------------------------------------------------------------------------
+
+    def first_token(self) -> None:
+        """The first piece of the answer has come: sets `latency_ttft_ms`. Later ones change nothing."""
+        if self._first_token_ms is None:
+            self._first_token_ms = (self._host.clock.monotonic() - self._started) * 1000.0
+
+    def note(self, **fields: Any) -> None:
+        """Keep fields of the exchange (a request, a partial response) in case the call fails. Frozen at once."""
+        self._fields.update(freeze_fields({**fields, "dialect": self._fields["dialect"]}))
+
+    def complete(self, request: Any = None, response: Any = None, status_code: int | None = 200, **fields: Any) -> None:
+        """The call is done. What is given is frozen now, and on disk once the block is left.
+
+        Args:
+            request, response: the payloads, as JSON values or as bytes (kept byte for byte).
+            status_code: HTTP status; 400 and above names the `error_category` unless that is given too.
+            fields: any other key of an exchange; they win over what the handle measured (`latency_ms`, say).
+        """
+        given = {**fields, "response": response, "status_code": status_code}
+        if request is not None:
+            given["request"] = request
+        self._snapshot = self._frozen(given)
+
+    def release(self, reason: str = RELEASED) -> None:
+        """Close the claim without an exchange when the block is left; the rollout is incomplete for that reason.
+
+        Args:
+            reason: shown in the gap; empty: the call was never made and nothing is missing.
+        """
+        self._reason = reason
+
+    def _frozen(self, given: Mapping[str, Any]) -> Snapshot:
+        clock = self._host.clock
+        measured = {
+            "started_at": self._started_at,
+            "completed_at": clock.time(),
+            "latency_ms": (clock.monotonic() - self._started) * 1000.0,
+            "latency_ttft_ms": self._first_token_ms,
+        }
+        identity = {"model_call_id": self._model_call_id, "dialect": self._fields["dialect"]}
+        return snapshot_call(build_exchange({**measured, **thaw_fields({**self._fields, **given}), **identity}))
+
+    # -- entering and leaving -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        ticket = self._ticket
+        if ticket.state is not ClaimState.NEW or ticket.leaving:
+            raise RuntimeError("a claim is used once; make another with rollout.claim()")
+        counted = self._issued.add(self._model_call_id)
+        try:
+            await self._host.perform(ticket)
+        except ClientClosed as error:
+            logger.warning("a model call is not captured: %s", error)
+        except BaseException:
+            # Cancelled before the claim was acknowledged: the call was never made.
+            ticket.leaving = True
+            if counted:
+                self._issued.discard(self._model_call_id)
+            self._host.post(Release(ticket, ""))
+            raise
+        self._incarnation = self._host.incarnation
+        ticket.entered = True
+        clock = self._host.clock
+        self._started_at, self._started = clock.time(), clock.monotonic()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        operation = self._closing(error)
+        if operation is None:
+            return
+        if isinstance(error, GeneratorExit):
+            # The coroutine is being destroyed and must not wait.
+            self._host.post(operation)
+            return
+        try:
+            self._committed = await self._host.perform(operation)
+        except ClientClosed:
+            value = CallOutcome.RELEASED if isinstance(operation, Release) else CallOutcome.DROPPED
+            self._committed = Committed(value, self._ticket.generation)
+            logger.warning("the capture client is closed: an exchange of rollout %s is lost", self._ticket.rollout)
+
+    def _closing(self, error: BaseException | None) -> Commit | Release | None:
+        """What closes the claim, given how the block was left."""
+        ticket = self._ticket
+        if ticket.leaving or not ticket.entered:
+            return None
+        ticket.leaving = True
+        if self._incarnation is not self._host.incarnation:
+            # A forked child left the block: the claim is the parent's.
+            self._committed = Committed(CallOutcome.RELEASED, ticket.generation)
+            return None
+        snapshot = self._snapshot
+        if self._reason is not None:
+            return Release(ticket, self._reason)
+        if snapshot is None:
+            destroyed = isinstance(error, GeneratorExit)
+            if error is None or (destroyed and self._fields.get("response") is None):
+                return Release(ticket, RELEASED)
+            category = "cancelled" if destroyed else error_category_for_exception(error)
+            snapshot = self._frozen({"error_category": self._fields.get("error_category") or category})
+        impatient = error is not None and not isinstance(error, Exception)
+        return Commit(ticket.rollout, ticket.generation, snapshot, ticket, impatient=impatient)
+
+    def __del__(self) -> None:
+        ticket = getattr(self, "_ticket", None)
+        if ticket is None or ticket.leaving or not ticket.entered:
+            return
+        ticket.leaving = True
+        if self._incarnation is self._host.incarnation:
+            self._host.post(Release(ticket, RELEASED))
+
+
+class BlockingClaim(ClaimHandle):
+    """The same for code without a loop: use it with `with`."""
+
+    def __enter__(self) -> Self:
+        return run_blocking(self.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        run_blocking(self.__aexit__(kind, error, traceback))

@@ -1,0 +1,444 @@
+"""The client's core: one link to the owner, and everything that is said over it. One asyncio loop, no threads.
+
+`host.CoreHost` gives it a thread and loop of its own; a simulation or a test runs it on a loop that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from gym_capture.client.buffer import Buffer
+from gym_capture.client.claim_book import ClaimBook
+from gym_capture.client.delivery import Delivery
+from gym_capture.client.operations import Ask, Commit, Flush, GiveUp, Operation, Release, Rows, Ticket
+from gym_capture.client.options import ClientOptions
+from gym_capture.client.outbox import Outbox, SentBatch
+from gym_capture.client.presence import REFUSALS, Presence
+from gym_capture.client.requests import Requests
+from gym_capture.client.transport import Link, Message, Transport, progress_of
+from gym_capture.client.trouble_log import TroubleLog, logger
+from gym_capture.client.unsettled import Unsettled
+from gym_capture.errors import (
+    ClientClosed,
+    GymCaptureError,
+    HandshakeRefused,
+    OwnerUnavailable,
+    ProtocolError,
+    Superseded,
+    from_wire,
+)
+from gym_capture.model.clock import Clock
+from gym_capture.model.entropy import Entropy
+from gym_capture.model.exchange import SealedExchange, Snapshot, pack
+from gym_capture.model.messages import (
+    PROTOCOL_VERSION,
+    Answers,
+    Beat,
+    BeatReply,
+    Failure,
+    FromClient,
+    FromOwner,
+    Goodbye,
+    Hello,
+    Refused,
+    Reply,
+    Welcome,
+    decode_from_owner,
+    encode_message,
+)
+from gym_capture.model.rows import MarkRow, Outcome, Result
+
+
+@cache
+def _version() -> str:
+    try:
+        return importlib.metadata.version("gym-capture")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
+class ClientCore:
+    """One client process's conversation with the owner.
+
+    Everything but the constructor is to be called in `loop`.
+
+    Args:
+        transport: makes links.
+        options: limits and times.
+        clock: for log lines; timers go by the loop's time.
+        entropy: the client's id and the jitter.
+        loop: the loop that `run` will run in.
+        executor: where large exchanges are packed; None: a thread of its own.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        options: ClientOptions,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None = None,
+    ) -> None:
+        self.id = entropy.bytes(16)
+        self.loop = loop
+        self.transport = transport
+        self.run_id = options.run
+        self.epoch = 0
+        self.connects = 0
+        self.welcomes = 0
+        self._options = options
+        self._entropy = entropy
+        self._lease_s = options.lease_s
+        self._window = options.max_batch_bytes
+        self._link: Link | None = None
+        self._last_sent = self._last_heard = loop.time()
+        self._progress = 0
+        self._suspected = False
+        self._wanted = asyncio.Event()
+        self._closing = False
+        self._main: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._orphans: asyncio.TimerHandle | None = None
+        self._executor = executor
+        self._log = TroubleLog(clock)
+        self.presence = Presence(options.patience_s)
+        self.outbox = Outbox(options.max_batch_bytes, options.batches_under_way)
+        self.buffer = Buffer(options.client_buffer_bytes)
+        self.unsettled = Unsettled()
+        self.delivery = Delivery(self._undelivered)
+        self.book = ClaimBook(
+            outbox=self.outbox,
+            buffer=self.buffer,
+            unsettled=self.unsettled,
+            presence=self.presence,
+            delivery=self.delivery,
+            now=loop.time,
+            pack_elsewhere=self._pack_elsewhere,
+            pack_inline_bytes=options.pack_inline_bytes,
+            max_exchange_bytes=options.max_exchange_bytes,
+            log=self._log,
+        )
+        self.requests = Requests(
+            loop=loop,
+            outbox=self.outbox,
+            unsettled=self.unsettled,
+            presence=self.presence,
+            delivery=self.delivery,
+            send=self._send,
+            turn=self.turn,
+        )
+        self._do: dict[type[Operation], Callable[[Any], None]] = {
+            Ticket: self.book.claim,
+            Commit: self.book.commit,
+            Release: self.book.release,
+            Ask: self.requests.ask,
+            Rows: self.requests.rows,
+            Flush: self.requests.flush,
+            GiveUp: self.requests.give_up,
+        }
+
+    # -- operations ---------------------------------------------------------------------------------------------
+
+    def handle(self, operations: Sequence[Operation]) -> None:
+        """Take what callers hand in."""
+        if self._closing:
+            for operation in operations:
+                self._do[type(operation)](operation)
+            self._answer_all()
+        else:
+            if not self._wanted.is_set():
+                self._wanted.set()
+                self.presence.lost(self.loop.time())
+                self._await_patience()
+            for operation in operations:
+                self._do[type(operation)](operation)
+        self.turn()
+
+    def turn(self) -> None:
+        """Send what can be sent and wake the callers that have their answers. Ends every step of the core."""
+        if self.presence.ready:
+            self.book.queue_losses()
+            link = self._link
+            while link is not None and (batch := self.outbox.next_batch(self._window)) is not None:
+                self._last_sent = self.loop.time()
+                link.send(batch.message)
+        self.requests.settled()
+        self.delivery.flush()
+
+    def _send(self, message: FromClient) -> None:
+        if self._link is not None:
+            self._last_sent = self.loop.time()
+            self._link.send(encode_message(message))
+
+    def _undelivered(self, operation: Operation) -> None:
+        if isinstance(operation, Ticket) and not operation.leaving:
+            # Not within this turn: its rows are sent by the next one.
+            self.loop.call_soon(self._abandon, operation)
+
+    def _abandon(self, ticket: Ticket) -> None:
+        self.book.undelivered(ticket)
+        self.turn()
+
+    def _pack_elsewhere(self, snapshot: Snapshot, packed: Callable[[SealedExchange | None], None]) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="gym_capture-pack")
+
+        def done(future: asyncio.Future[SealedExchange]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if error is not None or future.cancelled():
+                logger.error("an exchange could not be packed and is lost: %r", error)
+                packed(None)
+            else:
+                packed(future.result())
+            self.turn()
+
+        self.loop.run_in_executor(self._executor, pack, snapshot).add_done_callback(done)
+
+    # -- the link -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a link to the owner from the first operation on, until `close`."""
+        self._main = asyncio.current_task()
+        self._orphans = self.loop.call_later(self._lease_s / 3, self._look_for_orphans)
+        pause = self._options.backoff_first_s
+        try:
+            await self._wanted.wait()
+            while True:
+                welcomes = self.welcomes
+                try:
+                    await self._converse()
+                except GymCaptureError as error:
+                    self._failed(error)
+                except TimeoutError:
+                    self._failed(OwnerUnavailable(f"no link within {self._options.connect_timeout_s:g} s"))
+                except Exception as error:  # noqa: BLE001 - a transport's or this module's fault must not end capture
+                    logger.exception("the link to the capture owner failed")
+                    self._failed(OwnerUnavailable(f"the link failed: {error!r}"))
+                if self.presence.ended is not None:
+                    break
+                if self.presence.refused:
+                    pause = self._options.backoff_refused_s
+                elif self.welcomes != welcomes:
+                    pause = self._options.backoff_first_s
+                await asyncio.sleep(self._entropy.uniform(0.5, 1.0) * pause)
+                pause = min(2 * pause, self._options.backoff_last_s)
+            self._closing = True
+            self._answer_all()
+            self.turn()
+        finally:
+            for timer in (self._orphans, self._patience, self._ticker):
+                if timer is not None:
+                    timer.cancel()
+
+    async def _converse(self) -> None:
+        """Open a link and listen until it breaks."""
+        async with asyncio.timeout(self._options.connect_timeout_s):
+            link = await self.transport.connect()
+        self.connects += 1
+        self._link = link
+        self._suspected = False
+        self._progress = progress_of(link)
+        self._last_heard = self.loop.time()
+        self._ticker = self.loop.call_later(self._lease_s / 6, self._tick, link)
+        try:
+            self._send(
+                Hello(
+                    PROTOCOL_VERSION,
+                    _version(),
+                    link.token,
+                    self.run_id or link.run,
+                    self.id,
+                    list(self.book.claims),
+                    f"{socket.gethostname()}:{os.getpid()}",
+                )
+            )
+            while True:
+                messages = await link.receive()
+                self._last_heard = self.loop.time()
+                self._suspected = False
+                self._heard(messages)
+                self.turn()
+        finally:
+            if self._ticker is not None:
+                self._ticker.cancel()
+            self._link = None
+            link.close()
+            self._lost()
+
+    def _lost(self) -> None:
+        self.presence.lost(self.loop.time())
+        self.requests.link_broken()
+        self.book.owner_lost()
+        self._await_patience()
+        self.turn()
+
+    def _failed(self, error: GymCaptureError) -> None:
+        self.presence.failed(error)
+        if isinstance(error, REFUSALS):
+            self._log.warn("refused-link", "the capture owner cannot be used: %s", error)
+        if self.presence.refused:
+            self.requests.refuse()
+        self._out_of_patience()
+
+    def _await_patience(self) -> None:
+        since = self.presence.away_since
+        if self._patience is not None:
+            self._patience.cancel()
+        if since is not None:
+            self._patience = self.loop.call_at(since + self._options.patience_s, self._out_of_patience)
+
+    def _out_of_patience(self) -> None:
+        if self.presence.patience_over(self.loop.time()):
+            self.book.patience_over()
+        self.turn()
+
+    def _tick(self, link: Link) -> None:
+        """Say something before the lease ends, and notice when nothing was heard for one."""
+        now = self.loop.time()
+        self._ticker = self.loop.call_later(self._lease_s / 6, self._tick, link)
+        progress = progress_of(link)
+        if progress != self._progress:
+            # A large message is on its way, in either direction.
+            self._progress = progress
+            self._last_heard = now
+        if now - self._last_heard >= self._lease_s:
+            if self._suspected:
+                logger.info("nothing was heard of the capture owner for %.1f s: looking it up again", self._lease_s)
+                link.close()
+                return
+            # This process itself may have slept: what has come meanwhile is read before the next tick.
+            self._suspected = True
+        quiet = now - self._last_sent >= self._lease_s / 6 or now - self._last_heard >= self._lease_s / 3
+        if quiet and self.presence.ready:
+            self._send(Beat())
+
+    def _look_for_orphans(self) -> None:
+        self.book.release_orphans()
+        self.turn()
+        self._orphans = self.loop.call_later(self._lease_s / 3, self._look_for_orphans)
+
+    # -- what the owner says ------------------------------------------------------------------------------------
+
+    def _heard(self, messages: list[Message]) -> None:
+        for head, body in messages:
+            message: FromOwner = decode_from_owner(head)
+            kind = type(message)
+            if kind is Welcome:
+                self._welcomed(message)  # type: ignore[arg-type]
+            elif kind is Refused:
+                raise from_wire(message.code, message.message)  # type: ignore[union-attr]
+            elif not self.presence.ready:
+                raise ProtocolError("the owner answered before it said welcome")
+            elif kind is Answers:
+                self.presence.works()
+                self._answered(message)  # type: ignore[arg-type]
+            elif kind is Reply:
+                self.presence.works()
+                self.requests.replied(message.number, message.value, body)  # type: ignore[union-attr]
+            elif kind is Failure:
+                self.requests.failed(message.number, message.code, message.message)  # type: ignore[union-attr]
+            elif kind is BeatReply:
+                self._beaten(message)  # type: ignore[arg-type]
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if self.run_id and welcome.run != self.run_id:
+            error = HandshakeRefused(
+                f"the capture owner serves run {welcome.run}, this client belongs to run {self.run_id}: nothing was "
+                "sent. Connect anew to capture into the other run."
+            )
+            self.presence.ended = error
+            raise error
+        if welcome.epoch < self.epoch:
+            raise Superseded(f"an owner of epoch {welcome.epoch} answered, epoch {self.epoch} has taken over")
+        self.run_id = welcome.run
+        self.epoch = welcome.epoch
+        self._lease_s = welcome.lease_s
+        self._window = welcome.window_bytes
+        self.book.max_exchange_bytes = welcome.max_exchange_bytes
+        self.outbox.max_batch_bytes = min(welcome.max_batch_bytes, self._options.max_batch_bytes)
+        self.welcomes += 1
+        self.presence.welcomed()
+        if not self.outbox.under_way_bytes:
+            self.presence.works()
+        link = self._link
+        if link is not None:
+            for batch in self.outbox.under_way():
+                link.send(batch.message)
+        self.requests.link_opened()
+
+    def _beaten(self, beat: BeatReply) -> None:
+        if beat.epoch < self.epoch:
+            raise Superseded(f"an owner of epoch {beat.epoch} answered, epoch {self.epoch} has taken over")
+        if not self.outbox.under_way_bytes:
+            self.presence.works()
+
+    def _answered(self, answers: Answers) -> None:
+        batch = self.outbox.answered(answers.batch)
+        if batch is None:
+            return
+        results = answers.results
+        if results is None or len(results) != len(batch.entries):
+            self._send_anew(batch, answers)
+            return
+        for entry, result in zip(batch.entries, results, strict=True):
+            entry.settle(result)
+
+    def _send_anew(self, batch: SentBatch, answers: Answers) -> None:
+        logger.error(
+            "the capture owner has no answers for batch %d (%s): its rows are sent anew, which doubles nothing",
+            batch.number,
+            "confirmed before" if answers.results is None else f"{len(answers.results)} results",
+        )
+        for entry in batch.entries:
+            if type(entry.row) is MarkRow:
+                # It was applied, and unlike the others it would count twice.
+                entry.settle(Result(Outcome.APPLIED, entry.row.generation))
+            else:
+                entry.sent = False
+                self.outbox.add(entry)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say goodbye and answer everybody. What was not acknowledged by now may be lost; `Flush` first."""
+        if not self._closing:
+            self._closing = True
+            if self.presence.ready:
+                self._send(Goodbye())
+        self._answer_all()
+        self.turn()
+        if self._main is not None:
+            self._main.cancel()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_all(self) -> None:
+        error = self.presence.ended or ClientClosed("this capture client is closed; open a new one with connect()")
+        self.presence.ready = False
+        self.outbox.drain()
+        self.book.end()
+        self.requests.end(error)
+
+    def stats(self) -> dict[str, Any]:
+        """This client's own counters."""
+        return {
+            "client": self.id.hex(),
+            "transport": self.transport.name,
+            "connected": self.presence.ready,
+            "connects": self.connects,
+            "epoch": self.epoch,
+            "open_claims": len(self.book.claims),
+            "unanswered": self.unsettled.total,
+            "buffered_bytes": self.buffer.held,
+            "dropped": self.book.dropped,
+        }

@@ -1,0 +1,34 @@
+"""How many model calls were issued for a rollout, claimed or not: what a merge is compared with."""
+
+from __future__ import annotations
+
+import os
+
+
+class IssuedCalls:
+    """Distinct model_call_ids that one handle and its copies in this process claimed or recorded."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._pid = os.getpid()
+
+    def _own(self) -> set[str]:
+        if self._pid != os.getpid():  # a forked child counts its own
+            self._ids, self._pid = set(), os.getpid()
+        return self._ids
+
+    def add(self, model_call_id: str) -> bool:
+        """A call is about to be made. False: it was counted before, this is another attempt."""
+        ids = self._own()
+        before = len(ids)
+        ids.add(model_call_id)
+        return len(ids) > before
+
+    def discard(self, model_call_id: str) -> None:
+        """It was not made after all."""
+        self._own().discard(model_call_id)
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self._own())
