@@ -90,6 +90,12 @@ class CollectConfig(_Section):
     repeats: int = Field(1, ge=1, description="rollouts of each input row")
     retries: int = Field(1, ge=0, description="attempts after a failed one, each under the id of the next attempt")
     limit: int | None = Field(None, ge=1, description="only the first rows of the input")
+    rollout_timeout_s: float | None = Field(
+        None, gt=0, description="an attempt that takes longer has failed, seconds; null: as long as it likes"
+    )
+    stop_grace_s: float = Field(
+        30.0, ge=0, description="how long running rollouts may go on after Ctrl-C (a second one ends them), seconds"
+    )
     include_payloads: bool = Field(False, description="merged calls carry requests and responses")
     require_complete: bool = Field(False, description="exit non-zero when evidence is missing")
     worker_resources: dict[str, float] = Field(
