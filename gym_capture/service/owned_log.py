@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
 from gym_capture.model.codec import PendingFrame
 from gym_capture.model.entropy import Entropy
@@ -13,7 +14,7 @@ from gym_capture.model.ledger import Ledger
 from gym_capture.service.executor import Executor
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.files import Files
-from gym_capture.storage.ownership import Endpoint, OwnerIdentity, Ownership, Wait
+from gym_capture.storage.ownership import Endpoint, OwnerIdentity, Ownership, Wait, read_owner
 from gym_capture.storage.recovery import recover
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.segments import SegmentWriter
@@ -105,6 +106,23 @@ class Taking:
             return await self._executor.run(partial(self._recover, ownership, ledger))
         finally:
             beating.cancel()
+
+    def refuse_if_taken(self) -> None:
+        """Before a failed epoch is followed by another: somebody else may have come meanwhile.
+
+        The whole identity counts, process included: a restarted actor has its predecessor's `actor_id`.
+
+        Raises:
+            Superseded: somebody has.
+            OSError: `OWNER` cannot be read.
+        """
+        owner = read_owner(self._files)
+        if owner is not None and owner.identity != self._identity:
+            raise Superseded(
+                f"{self._files.directory} was taken by {owner.identity.name or owner.identity.actor_id} (epoch "
+                f"{owner.epoch}). What was acknowledged is safe with it; this owner has to leave.",
+                by_epoch=owner.epoch,
+            )
 
     def _take_epoch(self, takeover: bool) -> Ownership:
         return Ownership.take(

@@ -72,7 +72,6 @@ class Session:
         "_close",
         "_ended",
         "_hold",
-        "_most_unanswered",
         "_send",
         "_service",
         "client",
@@ -90,7 +89,6 @@ class Session:
         self._close = close
         self._hold = hold
         self._ended = False
-        self._most_unanswered = 2 * service.settings.window_bytes
         self._calls: dict[int, Waiter | asyncio.Task[None]] = {}
         self.client = b""
         self.place = ""
@@ -133,7 +131,7 @@ class Session:
         for call in self._calls.values():
             self._drop_call(call)
         self._calls.clear()
-        self._service.session_ended(self)
+        self._service.connections.ended(self)
 
     def end(self) -> None:
         """Close the connection from this side."""
@@ -159,7 +157,7 @@ class Session:
             raise ProtocolError(f"the first message is a hello, not a {type(message).__name__}")
         refusal = self._refusal(message)
         if refusal is not None:
-            self._service.counts["refused_connections"] += 1
+            self._service.connections.counts["refused_connections"] += 1
             self.send(Refused(type(refusal).__name__, str(refusal)))
             self.end()
             return
@@ -225,15 +223,11 @@ class Session:
         frame = PendingFrame(
             FrameKind.BATCH, encode_rows(applied.rows), len(applied.rows), (body,) if kept else (), ref
         )
-        self.unanswered += size
-        service.buffered += size
+        service.connections.received(self, size)
         service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))
-        if self.unanswered > self._most_unanswered or service.buffered > service.settings.owner_buffer_bytes:
-            service.pause(self)
 
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
-        self.unanswered -= size
-        self._service.buffered -= size
+        self._service.connections.answered(self, size)
         if durable:
             self.send(Answers(batch, results))
 
@@ -315,7 +309,7 @@ class Session:
         except GymCaptureError as error:
             self.send(Failure(number, type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001  # a fault of this package must reach the caller, not end in a task
-            service.note_fault(error)
+            service.fault(error)
             self.send(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
         finally:
             self._calls.pop(number, None)

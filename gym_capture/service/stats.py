@@ -16,7 +16,9 @@ _OLDEST = 5
 def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, Any]:
     """Counters of the run and, with a rollout, of it under `rollout`."""
     ledger = service.ledger
-    counters = service.counters
+    tenure = service.tenure
+    connections = service.connections
+    counters = tenure.counters
     wall = service.clock.time()
     oldest = heapq.nsmallest(_OLDEST, ledger.open_claims(), key=lambda claim: claim.at)
     open_claims = sum(len(client.claims) for client in ledger.clients.values())
@@ -35,7 +37,7 @@ def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, 
                 "model_call_id": claim.model_call_id,
                 "age_s": round(max(wall - claim.at, 0.0), 3),
                 "client": claim.client.hex(),
-                "place": service.place_of(claim.client),
+                "place": connections.place_of(claim.client),
             }
             for claim in oldest
         ],
@@ -47,23 +49,23 @@ def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, 
         "clients": {
             "known": len(ledger.clients),
             "live": sum(1 for client in ledger.clients.values() if client.live),
-            "connected": len(service.sessions),
+            "connected": len(connections.sessions),
         },
-        "connections": dict(sorted(service.counts.items())),
+        "connections": dict(sorted(connections.counts.items())),
         "waiters": service.waiters.count,
-        "buffered_bytes": service.buffered,
-        "paused": len(service.paused),
+        "buffered_bytes": connections.buffered,
+        "paused": len(connections.paused),
         "log": {
             "groups": groups,
             "syncs": groups,
             "frames": counters.frames,
             "bytes": counters.bytes,
-            "segment": service.segment,
+            "segment": tenure.log.writer.segment.file if tenure.log else None,
             "mean_group_ms": round(1000 * counters.seconds / groups, 3) if groups else None,
             "frames_per_sync": round(counters.frames / groups, 2) if groups else None,
         },
-        "reopened": service.reopened,
-        "last_failure": service.last_failure,
+        "reopened": tenure.reopened,
+        "last_failure": tenure.last_failure,
         "recovery": service.report.summary() if service.report else None,
     }
     if rollout_id is not None:

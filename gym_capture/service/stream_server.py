@@ -214,7 +214,7 @@ class _Connection(asyncio.Protocol):
             self._rewatch(self._settings.lease_s, self._still_stuck)
 
     def _drop(self) -> None:
-        self._service.counts["dropped_connections"] += 1
+        self._service.connections.counts["dropped_connections"] += 1
         self._transport.abort()
 
     def _rewatch(self, delay_s: float, callback: object) -> None:

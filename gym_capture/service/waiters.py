@@ -160,8 +160,13 @@ class Waiters:
     def _unconfirmed(self, asked: list[Waiter]) -> None:
         for waiter in asked:
             waiter.checking = False
-            if waiter.answer is not None:
+            if waiter.answer is None:
+                continue
+            if self._outstanding(waiter.key):
                 self._park(waiter)
+            else:
+                waiter.checking = True
+                self._unchecked.append(waiter)
 
     def _release(self, waiters: list[Waiter]) -> None:
         """Answer those whose key is quiescent at this very moment; the others go on waiting."""

@@ -1,0 +1,92 @@
+"""The clients that are connected: one session each, and how much of them is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gym_capture.service.session import Send, Session
+from gym_capture.service.settings import OwnerSettings
+
+if TYPE_CHECKING:
+    from gym_capture.service.capture_service import CaptureService
+
+_RESUME_SHARE = 0.75
+"""Reading goes on when the buffers have drained to this share of the bound."""
+
+
+class Connections:
+    """Every connection of one owner.
+
+    Attributes:
+        sessions: the welcome ones by client id.
+        counts: what happened, by name.
+        buffered: bytes of batches that were received and not answered yet.
+        paused: sessions that are not read now.
+    """
+
+    def __init__(self, settings: OwnerSettings) -> None:
+        self.sessions: dict[bytes, Session] = {}
+        self.counts: Counter[str] = Counter()
+        self.buffered = 0
+        self.paused: set[Session] = set()
+        self._settings = settings
+        self._all: set[Session] = set()
+        self._places: dict[bytes, str] = {}
+
+    def connect(
+        self, service: CaptureService, send: Send, close: Callable[[], None], hold: Callable[[bool], None]
+    ) -> Session:
+        """A new connection."""
+        self.counts["connections"] += 1
+        session = Session(service, send, close, hold)
+        self._all.add(session)
+        return session
+
+    def admit(self, session: Session) -> None:
+        """A session's hello was right. An earlier session of the client ends, its unread input is void."""
+        previous = self.sessions.get(session.client)
+        if previous is not None:
+            self.counts["replaced_connections"] += 1
+            previous.end()
+        self.sessions[session.client] = session
+        self._places[session.client] = session.place
+
+    def ended(self, session: Session) -> None:
+        """A connection is gone."""
+        self._all.discard(session)
+        self.paused.discard(session)
+        if self.sessions.get(session.client) is session:
+            del self.sessions[session.client]
+
+    def end_all(self) -> None:
+        """Close every connection."""
+        for session in list(self._all):
+            session.end()
+
+    def place_of(self, client: bytes) -> str:
+        """Where a client said it is."""
+        return self._places.get(client, "")
+
+    def received(self, session: Session, size: int) -> None:
+        """Bytes of a batch have to be kept until it is answered."""
+        session.unanswered += size
+        self.buffered += size
+        settings = self._settings
+        if session.unanswered > 2 * settings.window_bytes or self.buffered > settings.owner_buffer_bytes:
+            self.paused.add(session)
+            session.set_paused(True)
+
+    def answered(self, session: Session, size: int) -> None:
+        """They can be let go."""
+        session.unanswered -= size
+        self.buffered -= size
+
+    def resume(self) -> None:
+        """Read on where there is room again."""
+        if not self.paused or self.buffered > _RESUME_SHARE * self._settings.owner_buffer_bytes:
+            return
+        for session in [found for found in self.paused if found.unanswered <= self._settings.window_bytes]:
+            self.paused.discard(session)
+            session.set_paused(False)
