@@ -84,10 +84,12 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         plan = LogPlan(epochs, {name: files.size(name.file) for name in segments})
         fresh = segments
     else:
-        # Only the last epoch's segments grow, and a segment whose start is known has said what it had to say.
-        grown = {name: files.size(name.file) for name in segments if name.epoch == epochs[-1]}
-        plan = LogPlan(epochs, {**known.sizes, **grown}, dict(known.cuts), dict(known.seals))
-        fresh = [name for name in grown if known.sizes.get(name, 0) < _PEEK_BYTES]
+        # Only the last epoch's unsealed segments grow, and a start that was seen has said what it had to say.
+        sizes = {
+            name: files.size(name.file) for name in segments if name.epoch == epochs[-1] and name not in known.seals
+        }
+        plan = LogPlan(epochs, {**known.sizes, **sizes}, dict(known.cuts), dict(known.seals))
+        fresh = [name for name, size in sizes.items() if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
         for name in [name for name in fresh if name.epoch == epoch]:

@@ -47,6 +47,7 @@ class _SegmentPass:
         self.unjudged: list[tuple[Damage, int]] = []
         self.tears: list[Place] = []
         self.damaged = False
+        self.short = False
 
 
 class LogScan:
@@ -114,6 +115,11 @@ class LogScan:
             done.damaged = True
             self._orphaned = None
         yield from self._frames(done, read_at, end)
+        size = self.plan.sizes[name]
+        if done.at > size and not done.short:
+            # The last frame's head is there and its payload is not whole: that exchange is damaged, no other.
+            done.short = True
+            self.report.damages.append(Place(name, size, done.at - size))
         if self._judge(done, read_at):
             fresh = {rollout: found for rollout, found in done.rollouts.items() if rollout not in done.marked}
             done.marked.update(fresh)
@@ -193,6 +199,7 @@ class LogScan:
                 done.tears.append(Place(done.name, damage.offset, damage.length))
             else:
                 done.at = end
+                done.short = True
                 done.unjudged.append((damage, -1))
         self.report.tears += done.tears
 
