@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,11 @@ from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.model.exchange import Snapshot, check_dialect
 from gym_capture.model.rollout_state import RELEASED
 from gym_capture.model.rows import CURRENT, PENDING_INDEX
+
+MAX_CALL_ID_CHARACTERS = 4096
+"""The owner refuses longer ones."""
+
+_REASON = re.compile(r"\w{0,64}", re.ASCII)
 
 
 class ClaimHandle:
@@ -38,6 +44,12 @@ class ClaimHandle:
             model_call_id = host.entropy.bytes(16).hex()
         elif not isinstance(model_call_id, str) or not model_call_id:
             raise InvalidExchange(f"model_call_id must be a non-empty string, not {model_call_id!r}")
+        # The wire carries valid UTF-8 only; the id as it was given stays in the exchange.
+        identity = model_call_id.encode("utf-8", "backslashreplace").decode("utf-8")
+        if len(identity) > MAX_CALL_ID_CHARACTERS:
+            raise InvalidExchange(
+                f"a model_call_id has at most {MAX_CALL_ID_CHARACTERS} characters, this one has {len(identity)}"
+            )
         self._host = host
         self._issued = issued
         self._fields = freeze_fields({**fields, "model_call_id": model_call_id})
@@ -48,8 +60,6 @@ class ClaimHandle:
         self._started = 0.0
         self._first_token_ms: float | None = None
         self._committed: Committed | None = None
-        # The wire carries valid UTF-8 only; the id as it was given stays in the exchange.
-        identity = model_call_id.encode("utf-8", "backslashreplace").decode("utf-8")
         self._ticket = Ticket(rollout_id, identity, generation)
         self._incarnation: object = None
 
@@ -108,8 +118,14 @@ class ClaimHandle:
         """Close the claim without an exchange when the block is left; the rollout is incomplete for that reason.
 
         Args:
-            reason: shown in the gap; empty: the call was never made and nothing is missing.
+            reason: shown in the gap, at most 64 letters, digits or `_`; empty: the call was never made and nothing is
+                missing.
+
+        Raises:
+            ValueError: a reason of another form.
         """
+        if _REASON.fullmatch(reason) is None:
+            raise ValueError(f"reason {reason[:80]!r}: give at most 64 letters, digits or '_'")
         self._reason = reason
 
     def _frozen(self, given: Mapping[str, Any]) -> Snapshot:

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import os
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
+from gym_capture import __version__
 from gym_capture.client.buffer import Buffer
 from gym_capture.client.claim_book import ClaimBook
 from gym_capture.client.delivery import Delivery
@@ -54,14 +53,6 @@ from gym_capture.model.messages import (
     encode_message,
 )
 from gym_capture.model.rows import MarkRow, Outcome, Result
-
-
-@cache
-def _version() -> str:
-    try:
-        return importlib.metadata.version("gym-capture")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
 
 
 class ClientCore:
@@ -254,7 +245,7 @@ class ClientCore:
             self._send(
                 Hello(
                     PROTOCOL_VERSION,
-                    _version(),
+                    __version__,
                     link.token,
                     self.run_id or link.run,
                     self.id,

@@ -29,6 +29,8 @@ from gym_capture.model.messages import Request
 T = TypeVar("T")
 
 _EXIT_FLUSH_S = 5.0
+_LAST_WORD_S = 1.0
+"""How long a transport's own tasks may take to say goodbye."""
 
 
 class Host(Protocol):
@@ -117,6 +119,8 @@ class _Running:
         except asyncio.CancelledError:
             pass  # closed: this task is the thread's last, nobody else can have cancelled it
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_LAST_WORD_S)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)

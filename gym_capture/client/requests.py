@@ -12,7 +12,7 @@ from gym_capture.client.operations import Ask, Flush, GiveUp, Rows
 from gym_capture.client.outbox import Entry, Outbox
 from gym_capture.client.presence import Presence
 from gym_capture.client.unsettled import Unsettled
-from gym_capture.errors import GymCaptureError, OwnerUnavailable, from_wire
+from gym_capture.errors import GymCaptureError, OwnerUnavailable, Superseded, from_wire
 from gym_capture.model.messages import Call, Cancel, FromClient, Quiesce
 from gym_capture.model.rows import Result
 
@@ -104,7 +104,7 @@ class Requests:
         if ask is None:
             return
         error = from_wire(code, message)
-        if isinstance(error, OwnerUnavailable):
+        if isinstance(error, OwnerUnavailable | Superseded):
             ask.sent = False
             self._loop.call_later(_AGAIN_S, self._put_again, ask)
             return
