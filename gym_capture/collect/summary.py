@@ -88,6 +88,8 @@ class Progress:
         settling: run, but not yet merged and on disk.
         failed_attempts: of this run; `failed` are the rows that have no try left.
         calls: in this run's finished rollouts.
+        calls_now: exchanges that the owner has on disk, those of running rollouts included.
+        outstanding: claims that are open.
         with_gaps: finished rollouts, earlier ones included, that have a gap.
     """
 
@@ -99,6 +101,8 @@ class Progress:
     failed_attempts: int = 0
     failed: int = 0
     calls: int = 0
+    calls_now: int = 0
+    outstanding: int = 0
     with_gaps: int = 0
 
 

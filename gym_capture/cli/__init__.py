@@ -1,0 +1,1 @@
+"""The command line: `gym-capture run`, `status`, `verify`, `stop`, `version`."""

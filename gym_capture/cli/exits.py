@@ -1,0 +1,103 @@
+"""How a command ends: its exit status, and errors as one clear message."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from enum import IntEnum
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.text import Text
+
+from gym_capture.errors import ConfigError, GymCaptureError, RolloutFunctionError
+
+
+class Exit(IntEnum):
+    """Exit statuses; the same for every command."""
+
+    OK = 0
+    ERROR = 1
+    """Something failed: rollouts without a try left, an owner that is not there, a file that cannot be written."""
+    USAGE = 2
+    """The command line, the configuration or the rollout function is wrong; nothing was started."""
+    EVIDENCE_MISSING = 3
+    """All rollouts are finished, some have gaps, and `collect.require_complete` is set."""
+    DAMAGE = 4
+    """`verify` found bytes that cannot be read."""
+    INTERRUPTED = 130
+    """Stopped by Ctrl-C; run again to go on."""
+    TERMINATED = 143
+    """Stopped by SIGTERM; run again to go on."""
+
+
+class Screen:
+    """Where a command writes.
+
+    Args:
+        as_json: stdout carries one JSON document and nothing else.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.stdout: TextIO = sys.stdout
+        self.err = Console(stderr=True, highlight=False)
+        self.out = Console(file=self.stdout, highlight=False)
+
+    def document(self, value: Any) -> None:
+        """Write the JSON document."""
+        self.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+        self.stdout.flush()
+
+
+@contextmanager
+def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
+    """The frame of every command: logs on stderr, and a GymCaptureError as one message and an exit status.
+
+    Args:
+        as_json: what is printed meanwhile (by Ray, or a rollout function) goes to stderr as well.
+        debug: let the traceback through, and log more.
+    """
+    screen = Screen(as_json=as_json)
+    _log_to(screen.err, debug)
+    try:
+        if as_json:
+            with redirect_stdout(sys.stderr):
+                yield screen
+        else:
+            yield screen
+    except GymCaptureError as error:
+        if as_json:
+            screen.document({"error": {"type": type(error).__name__, "message": str(error)}})
+        else:
+            screen.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        if debug:
+            raise
+        raise typer.Exit(status_of(error)) from error
+    except KeyboardInterrupt:
+        screen.err.print("interrupted")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def status_of(error: GymCaptureError) -> Exit:
+    """The exit status that an error stands for."""
+    return Exit.USAGE if isinstance(error, ConfigError | RolloutFunctionError) else Exit.ERROR
+
+
+def _log_to(console: Console, debug: bool) -> None:
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, markup=False)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("gym_capture")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG if debug else logging.INFO)

@@ -1,0 +1,175 @@
+"""`gym-capture`: the commands, their options, and what their help says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gym_capture.cli.exits import Exit, command
+
+app = typer.Typer(
+    name="gym-capture",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""
+Collect RL rollouts on Ray and keep every model call that they make.
+
+Start with `gym-capture run configs/local.yaml`: it needs no cluster and no network.
+
+Exit status: 0 fine, 1 something failed, 2 wrong usage or configuration, 3 evidence is missing and
+`collect.require_complete` is set, 4 `verify` found damage, 130 and 143 stopped by Ctrl-C and SIGTERM.
+""",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
+Dir = Annotated[Path | None, typer.Option("--dir", help="The run's capture directory.", show_default=False)]
+Name = Annotated[str | None, typer.Option("--name", help="The owner's actor name.", show_default=False)]
+Namespace = Annotated[str, typer.Option("--namespace", help="The owner's Ray namespace, with --name.")]
+Address = Annotated[
+    str, typer.Option("--address", help="The Ray cluster to look in, unless --dir finds the owner without Ray.")
+]
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="The configuration, a YAML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the configuration, each set anew.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Collect rollouts: every row of `collect.input` is rolled out on Ray workers, and its merged record appended to
+    `collect.output`.
+
+    A run that was stopped or killed goes on where it was: run the same command again. Rows that are finished are
+    skipped, failed ones are tried again as their next attempt.
+
+    `gym-capture run configs/local.yaml`
+
+    `gym-capture run configs/cluster.yaml collect.concurrency=256 collect.limit=1000`
+
+    `gym-capture run my.yaml collect.input=rows.jsonl collect.output=out.jsonl collect.rollout=my.agent:rollout`
+
+    `gym-capture run configs/local.yaml --json > summary.json`
+    """
+    from gym_capture.cli.run import run_command
+
+    with command(as_json=as_json, debug=debug) as screen:
+        status = run_command(config, overrides or [], screen)
+    raise typer.Exit(status)
+
+
+@app.command()
+def status(
+    directory: Dir = None,
+    name: Name = None,
+    namespace: Namespace = "gym_capture",
+    address: Address = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Show what a run's owner is doing: open claims and their ages, clients, rollouts, late rows, the log.
+
+    With `--dir` it needs no Ray; where no owner is live it says what the directory holds.
+
+    `gym-capture status --dir runs/local/model-calls`
+
+    `gym-capture status --name capture-42`
+    """
+    from gym_capture.cli.owner import status_of_owner
+    from gym_capture.cli.tables import status_view
+
+    with command(as_json=as_json, debug=debug) as screen:
+        found = status_of_owner(directory, name, namespace, address)
+        if as_json:
+            screen.document(found)
+        else:
+            screen.out.print(status_view(found))
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A capture directory.", show_default=False)],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Read everything in a capture directory, every payload's checksum included, without Ray and without an owner.
+
+    Reports what is damaged (exit status 4), torn or cut off (which loses nothing that was acknowledged), which
+    rollouts are incomplete, and rows that landed after their rollout was merged.
+
+    `gym-capture verify runs/local/model-calls`
+    """
+    from gym_capture.cli.tables import verify_view
+    from gym_capture.cli.verification import verification
+    from gym_capture.storage.store import CaptureStore
+
+    with command(as_json=as_json, debug=debug) as screen:
+        found = verification(CaptureStore(directory.absolute()))
+        if as_json:
+            screen.document(found)
+        else:
+            screen.out.print(verify_view(found))
+        if not found["sound"]:
+            raise typer.Exit(Exit.DAMAGE)
+
+
+@app.command()
+def stop(
+    directory: Dir = None,
+    name: Name = None,
+    namespace: Namespace = "gym_capture",
+    address: Address = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    End a run's owner cleanly. What was acknowledged is on disk; the directory can be read, and started again.
+
+    `gym-capture stop --dir /shared/runs/42/model-calls`
+    """
+    from gym_capture.cli.owner import stop_owner
+
+    with command(as_json=as_json, debug=debug) as screen:
+        stopped = stop_owner(directory, name, namespace, address)
+        if as_json:
+            screen.document(stopped)
+        else:
+            screen.out.print("stopped" if stopped["stopped"] else "no owner is live", soft_wrap=True)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """
+    Show the versions of gym-capture and of what it stands on.
+    """
+    with command(as_json=as_json, debug=False) as screen:
+        found = _versions()
+        if as_json:
+            screen.document(found)
+        else:
+            screen.out.print("\n".join(f"{name} {number}" for name, number in found.items()))
+
+
+def _versions() -> dict[str, Any]:
+    import platform
+    from importlib import metadata
+
+    from gym_capture import __version__
+
+    return {"gym-capture": __version__, "ray": metadata.version("ray"), "python": platform.python_version()}
+
+
+def main() -> None:
+    """The console script."""
+    app()

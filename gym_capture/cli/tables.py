@@ -1,0 +1,127 @@
+"""What commands show at their end, as rich tables. Pure: values in, renderables out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gym_capture.collect.summary import FailedRollout, FinishedRollout, Summary
+
+MAX_NAMED = 20
+"""Rollouts that a table names before it says how many more there are."""
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> Table:
+    """Names and values, one below the other."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def summary_view(summary: Summary) -> RenderableType:
+    """The end of a run: what is finished, what failed, and every rollout with a gap (the first of them)."""
+    plain = summary.plain()
+    finished = f"{plain['finished']} of {summary.total}"
+    if summary.earlier:
+        finished += f" ({summary.earlier} by earlier runs)"
+    rows = [("finished", finished)]
+    if summary.remaining:
+        rows.append(("still to do", f"{summary.remaining}: run the same command again to go on"))
+    if summary.failed:
+        rows.append(("failed", f"{len(summary.failed)}: no try left; run again to try them again"))
+    if summary.failed_attempts:
+        rows.append(("failed attempts", f"{summary.failed_attempts} in this run, kept with their captures"))
+    rows += [
+        ("model calls", f"{plain['calls']}, {plain['failed_calls']} of them failed"),
+        (
+            "tokens",
+            f"{plain['tokens_in']:,} in ({plain['cached_tokens']:,} cached), {plain['tokens_out']:,} out "
+            f"({plain['tokens_reasoning']:,} reasoning)",
+        ),
+        ("with gaps", str(len(summary.incomplete))),
+        ("took", f"{summary.seconds:.1f} s"),
+        ("output", str(summary.output)),
+        ("failures", str(summary.failures)),
+        ("captures", "off (observability_enabled is false)" if not summary.capture_dir else str(summary.capture_dir)),
+    ]
+    parts: list[RenderableType] = [pairs(rows)]
+    if summary.incomplete:
+        parts += [Text(), gaps_table(summary.incomplete)]
+    if summary.failed:
+        parts += [Text(), failed_table(summary.failed)]
+    return Group(*parts)
+
+
+def gaps_table(rollouts: Sequence[FinishedRollout]) -> Table:
+    """Rollouts whose evidence is not whole."""
+    table = Table(title="rollouts with gaps", title_justify="left", caption_justify="left")
+    table.add_column("rollout", no_wrap=True)
+    table.add_column("calls", justify="right")
+    table.add_column("gaps", overflow="fold")
+    for each in rollouts[:MAX_NAMED]:
+        gaps = "; ".join(code if detail is None else f"{code} ({detail})" for code, detail in each.gaps)
+        table.add_row(Text(each.rollout_id), str(each.calls), Text(gaps))
+    table.caption = _more(len(rollouts))
+    return table
+
+
+def failed_table(rollouts: Sequence[FailedRollout]) -> Table:
+    """Rollouts without a try left."""
+    table = Table(title="failed rollouts", title_justify="left", caption_justify="left")
+    table.add_column("last attempt", no_wrap=True)
+    table.add_column("input line", justify="right")
+    table.add_column("error", overflow="fold")
+    for each in rollouts[:MAX_NAMED]:
+        table.add_row(Text(each.rollout_id), str(each.line), Text(f"{each.error_type}: {each.message[:200]}"))
+    table.caption = _more(len(rollouts))
+    return table
+
+
+def _more(count: int) -> str | None:
+    return f"and {count - MAX_NAMED} more; --json names them all" if count > MAX_NAMED else None
+
+
+def status_view(status: Mapping[str, Any]) -> RenderableType:
+    """What an owner says of itself (`CaptureClient.stats`), or what a directory at rest holds."""
+    rows: list[tuple[str, str]] = []
+    _flatten(status, "", rows)
+    return pairs(rows)
+
+
+def _flatten(value: Mapping[str, Any], prefix: str, rows: list[tuple[str, str]]) -> None:
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            _flatten(item, f"{prefix}{name}.", rows)
+        elif isinstance(item, list) and item and all(isinstance(each, Mapping) for each in item):
+            for number, each in enumerate(item):
+                _flatten(each, f"{prefix}{name}[{number}].", rows)
+        else:
+            rows.append((f"{prefix}{name}", "-" if item is None or item == [] else str(item)))
+
+
+def verify_view(found: Mapping[str, Any]) -> RenderableType:
+    """A `verification.verification` document."""
+    sound = Text("sound: everything that was synced can be read", style="green")
+    damaged = Text("DAMAGED: what is listed below cannot be read; the rest can", style="bold red")
+    rows: list[tuple[str, str]] = []
+    for name, value in found.items():
+        if name in ("sound", "damage", "tears", "cuts"):
+            continue
+        if isinstance(value, Mapping):
+            shown = ", ".join(f"{key}: {item}" for key, item in list(value.items())[:MAX_NAMED])
+            more = f" … and {len(value) - MAX_NAMED} more" if len(value) > MAX_NAMED else ""
+            rows.append((name, f"{len(value)} ({shown}{more})" if value else "0"))
+        else:
+            rows.append((name, str(value)))
+    for name in ("tears", "cuts", "damage"):
+        items = found[name]
+        shown = "; ".join(" ".join(f"{key}={item}" for key, item in each.items()) for each in items[:MAX_NAMED])
+        rows.append((name, f"{len(items)} ({shown})" if items else "0"))
+    return Group(sound if found["sound"] else damaged, pairs(rows))

@@ -1,0 +1,1 @@
+"""Rollout functions that run as they are: a scripted agent, without a network."""

@@ -1,0 +1,124 @@
+"""A worker runs the function, and its count travels back however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gym_capture.collect import replay
+from gym_capture.collect.attempt import Failed, Finished
+from gym_capture.collect.pool import Assignment
+from gym_capture.collect.session import Session
+from gym_capture.collect.worker import RolloutWorker, WorkerSpec
+from tests.collect.sessions import RecordingCapture, recording_session
+
+
+async def rollout(row: dict[str, Any], session: Session) -> Any:
+    """Does what the row says, after two model calls."""
+    for _ in range(2):
+        async with session.claim(dialect="chat") as call:
+            call.complete(request={}, response={})
+    do = row.get("do")
+    if do == "raise":
+        raise KeyError("tool")
+    if do == "exit":
+        sys.exit(3)
+    if do == "hang":
+        await asyncio.Event().wait()
+    if do == "time out":
+        raise TimeoutError("the tool was slow")
+    if do == "list":
+        return [1]
+    if do == "nothing":
+        return None
+    return {"id": session.rollout_id, "attempt": session.attempt, "generation": session.generation}
+
+
+async def run(row: dict[str, Any], timeout_s: float | None = None) -> tuple[Finished | Failed, RecordingCapture]:
+    capture = RecordingCapture()
+    spec = WorkerSpec(f"{__name__}:rollout", (), capture, timeout_s)  # type: ignore[arg-type]  # all that is used of it
+    worker = RolloutWorker(spec)
+    assert await worker.prepare() is None
+    return await worker.run(Assignment(row, "0-0-a1", 1, 7)), capture
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[rollout.__module__])
+
+
+async def test_a_function_sees_its_attempt_and_its_record_comes_back() -> None:
+    ending, capture = await run({})
+    assert ending == Finished({"id": "0-0-a1", "attempt": 1, "generation": 7}, 2)
+    assert capture.handles == [("0-0-a1", 7)]
+
+
+async def test_a_function_may_return_nothing() -> None:
+    assert (await run({"do": "nothing"}))[0] == Finished(None, 2)
+
+
+@pytest.mark.parametrize(
+    ("do", "error_type", "message"),
+    [
+        ("raise", "KeyError", "'tool'"),
+        ("exit", "SystemExit", "3"),
+        ("time out", "TimeoutError", "the tool was slow"),
+        ("list", "InvalidRecord", "the rollout function returned a list; it returns the record, a dict, or None"),
+    ],
+)
+async def test_however_it_fails_the_count_travels_back(do: str, error_type: str, message: str) -> None:
+    ending, _ = await run({"do": do})
+    assert isinstance(ending, Failed)
+    assert (ending.error_type, ending.message, ending.issued) == (error_type, message, 2)
+    assert do == "list" or "in rollout" in ending.traceback
+
+
+async def test_a_rollout_over_its_time_has_failed() -> None:
+    ending, _ = await run({"do": "hang"}, timeout_s=0.01)
+    assert ending == Failed("RolloutTimeout", "took longer than 0.01 s", "", 2)
+
+
+async def test_a_function_that_is_not_there_is_told_not_raised(tmp_path: Path) -> None:
+    told = await RolloutWorker(WorkerSpec("absent_module:rollout", (), None, None)).prepare()
+    assert told is not None
+    assert told[0] == "RolloutFunctionError"
+    assert "in a worker: cannot import collect.rollout=absent_module:rollout" in told[1]
+
+
+async def test_without_capture_a_session_takes_the_same_calls() -> None:
+    session = recording_session(None, {}, generation=None)
+    async with session.claim(dialect="chat", model_call_id="mine") as call:
+        call.note(request={})
+        call.first_token()
+        call.complete(request={}, response={})
+        call.release()
+    await session.record({"dialect": "chat"})
+    assert (call.model_call_id, call.outcome, session.issued, session.token) == ("mine", None, 0, "0-0")
+
+
+async def test_calls_made_elsewhere_are_counted_when_told() -> None:
+    session = recording_session(RecordingCapture(), {}, generation=3)
+    async with session.claim(dialect="chat") as call:
+        call.complete()
+    session.count_issued(4)
+    assert session.issued == 5
+    assert session.token == "0-0~3"
+    with pytest.raises(ValueError, match="cannot be -1"):
+        session.count_issued(-1)
+
+
+async def test_a_replay_records_every_exchange_in_order_and_returns_the_record() -> None:
+    capture = RecordingCapture()
+    row = {"record": {"reward": 1.0}, "exchanges": [{"n": 1}, {"n": 2}, {"n": 3}]}
+    assert await replay.rollout(row, recording_session(capture, row)) == {"reward": 1.0}
+    assert [exchange["n"] for exchange in capture.exchanges] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("row", [{}, {"record": {}}, {"record": [], "exchanges": []}, {"record": {}, "exchanges": {}}])
+async def test_a_row_that_cannot_be_replayed_says_what_one_looks_like(row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r'a row to replay is \{"record"'):
+        await replay.rollout(row, recording_session(RecordingCapture(), row))
