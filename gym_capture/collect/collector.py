@@ -119,14 +119,14 @@ async def _dispatch(
         pool = WorkerPool(run.start_worker, config.collect.workers, config.collect.concurrency)
         stack.push_async_callback(pool.close)
         await pool.open()
-        if run.capture is not None:
-            watch = asyncio.create_task(_watch(run.capture, progress))
-            stack.callback(watch.cancel)
+        watch = asyncio.create_task(_watch(run.capture, progress))
+        stack.callback(watch.cancel)
         started = clock.monotonic()
         dispatcher = Dispatcher(
             attempts,
             pool=pool,
             capture=run.capture,
+            patience_s=config.capture.patience_s,
             output=output,
             failures=failures,
             concurrency=config.collect.concurrency,
@@ -203,6 +203,6 @@ async def _watch(capture: CaptureClient, progress: Progress) -> None:
         except GymCaptureError:
             pass
         else:
-            progress.outstanding = stats["outstanding"]
-            progress.calls_now = stats["counts"].get("commits", 0)
+            progress.outstanding = stats.get("outstanding", 0)
+            progress.calls_now = stats.get("counts", {}).get("commits", 0)
         await asyncio.sleep(STATS_EVERY_S)

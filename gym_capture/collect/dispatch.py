@@ -11,13 +11,13 @@ import asyncio
 import copy
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 from gym_capture.collect.attempt import INVALID_RECORD, Attempt, Ending, Failed, Finished
 from gym_capture.collect.stop import StopRequest
 from gym_capture.collect.summary import FailedRollout, FinishedRollout, Progress, finished_rollout
-from gym_capture.errors import GymCaptureError, InvalidExchange
+from gym_capture.errors import Fenced, GymCaptureError, InvalidExchange
 from gym_capture.model.clock import Clock
 from gym_capture.model.json_text import encode_json
 from gym_capture.model.merge import RolloutEvidence, attach_capture
@@ -30,11 +30,16 @@ MIN_SETTLING = 64
 class Capture(Protocol):
     """What the dispatcher asks of a `CaptureClient`."""
 
-    async def clear(self, records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Start each record's next generation; the generations by rollout id."""
+    async def clear(self, records: Sequence[str], timeout_s: float | None = None) -> dict[str, int]:
+        """Start the next generation of each id; the generations by rollout id."""
 
     async def merge(
-        self, record: dict[str, Any], include_payloads: bool = False, issued: int | None = None
+        self,
+        record: dict[str, Any],
+        include_payloads: bool = False,
+        *,
+        issued: int | None = None,
+        generation: int | None = None,
     ) -> dict[str, Any]:
         """Await quiescence, then attach what was captured, in place."""
 
@@ -42,7 +47,7 @@ class Capture(Protocol):
 class Pool(Protocol):
     """Where attempts run."""
 
-    async def run(self, attempt: Attempt, generation: int | None) -> Ending:
+    async def run(self, attempt: Attempt, generation: int) -> Ending:
         """Run one attempt to its end. Cancelling gives it up. Raises GymCaptureError when no worker can be had."""
 
 
@@ -58,7 +63,8 @@ class Dispatcher:
 
     Args:
         attempts: what to run, in order; read only as fast as it can be started.
-        capture: None when nothing is captured.
+        capture: the run's client; one of a run without observability does nothing.
+        patience_s: how long an owner that is away is waited for before a rollout starts, seconds.
         concurrency: attempts that run at once.
         include_payloads: as in `merge`.
         progress: kept up to date.
@@ -70,7 +76,8 @@ class Dispatcher:
         attempts: Iterator[Attempt],
         *,
         pool: Pool,
-        capture: Capture | None,
+        capture: Capture,
+        patience_s: float,
         output: Lines,
         failures: Lines,
         concurrency: int,
@@ -84,6 +91,7 @@ class Dispatcher:
         self._attempts = attempts
         self._pool = pool
         self._capture = capture
+        self._patience_s = patience_s
         self._output = output
         self._failures = failures
         self._concurrency = concurrency
@@ -166,22 +174,25 @@ class Dispatcher:
         self._changed.set()
 
     async def _run(self, attempt: Attempt) -> None:
-        generation: int | None = None
-        if self._capture is not None:
-            generation = (await self._capture.clear([attempt.fields]))[attempt.rollout_id]
+        rollout_id = attempt.rollout_id
+        generation = (await self._capture.clear([rollout_id], timeout_s=self._patience_s))[rollout_id]
         ending = await self._pool.run(attempt, generation)
-        self._spawn(self._settling, self._settle(attempt, ending))
+        self._spawn(self._settling, self._settle(attempt, generation, ending))
 
-    async def _settle(self, attempt: Attempt, ending: Ending) -> None:
+    async def _settle(self, attempt: Attempt, generation: int, ending: Ending) -> None:
         if isinstance(ending, Finished):
-            ending = await self._finish(attempt, ending)
+            ending = await self._finish(attempt, generation, ending)
         if isinstance(ending, Failed):
-            await self._fail(attempt, ending)
+            await self._fail(attempt, generation, ending)
 
-    async def _finish(self, attempt: Attempt, ending: Finished) -> Ending:
+    async def _finish(self, attempt: Attempt, generation: int, ending: Finished) -> Ending:
         record = copy.deepcopy(attempt.source.row) if ending.record is None else ending.record
         attempt.source.identity.imprint(record, attempt.number)
-        await self._merge(record, attempt.rollout_id, ending.issued)
+        try:
+            await self._merge(record, attempt, generation, ending.issued)
+        except Fenced as error:
+            # Somebody else began this id anew: what is captured under it now is not of this attempt.
+            return Failed.by(error, ending.issued)
         try:
             line, _, _ = await asyncio.to_thread(encode_json, record)
         except InvalidExchange as error:
@@ -194,7 +205,7 @@ class Dispatcher:
         self._progress.with_gaps += bool(rollout.gaps)
         return ending
 
-    async def _fail(self, attempt: Attempt, ending: Failed) -> None:
+    async def _fail(self, attempt: Attempt, generation: int, ending: Failed) -> None:
         entry: dict[str, Any] = {
             **attempt.fields,
             "rollout_id": attempt.rollout_id,
@@ -204,7 +215,10 @@ class Dispatcher:
             "issued": ending.issued,
             "failed_at": self._clock.time(),
         }
-        await self._merge(entry, attempt.rollout_id, ending.issued)
+        try:
+            await self._merge(entry, attempt, generation, ending.issued)
+        except Fenced:
+            attach_capture(entry, RolloutEvidence(attempt.rollout_id, [], unreadable=True))
         line, _, _ = await asyncio.to_thread(encode_json, entry)
         # On disk before the next attempt starts: a resumed run must not use this attempt's id again.
         await self._failures.append(line)
@@ -225,15 +239,15 @@ class Dispatcher:
                 FailedRollout(attempt.rollout_id, ending.error_type, ending.message, attempt.source.line)
             )
 
-    async def _merge(self, record: dict[str, Any], rollout_id: str, issued: int | None) -> None:
-        if self._capture is None:
-            return
+    async def _merge(self, record: dict[str, Any], attempt: Attempt, generation: int, issued: int | None) -> None:
         try:
-            await self._capture.merge(record, include_payloads=self._include_payloads, issued=issued)
+            await self._capture.merge(record, self._include_payloads, issued=issued, generation=generation)
+        except Fenced:
+            raise
         except GymCaptureError as error:
             # A rollout is dear, and the gap says that its evidence could not be had.
-            logger.error("the capture of rollout %s could not be merged: %s", rollout_id, error)
-            attach_capture(record, RolloutEvidence(rollout_id, [], unreadable=True))
+            logger.error("the capture of rollout %s could not be merged: %s", attempt.rollout_id, error)
+            attach_capture(record, RolloutEvidence(attempt.rollout_id, [], unreadable=True))
 
     async def _let_finish(self) -> None:
         """Wait for what runs and settles, as long as the stop (if one was asked for) allows."""

@@ -31,7 +31,7 @@ class Assignment:
     row: dict[str, Any]
     rollout_id: str
     attempt: int
-    generation: int | None
+    generation: int
 
 
 class Worker(Protocol):
@@ -96,7 +96,7 @@ class WorkerPool:
         if self._error is not None:
             raise self._error
 
-    async def run(self, attempt: Attempt, generation: int | None) -> Ending:
+    async def run(self, attempt: Attempt, generation: int) -> Ending:
         """Run one attempt on the least loaded worker, waiting for a place.
 
         A worker that dies is replaced, and all that ran on it has failed (how many calls it issued is unknown then).

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run that can be dispatched: its client (None when nothing is captured) and what makes its workers."""
+    """A run that can be dispatched: its client and what makes its workers."""
 
-    capture: CaptureClient | None
+    capture: CaptureClient
     start_worker: Callable[[], RayWorker]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gym_capture.collect.uncaptured import UncapturedClaim
 from gym_capture.model.ids import join_rollout_token
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class Session:
         rollout_id: the id that the attempt captures under.
         attempt: its attempt index, 0 for the first.
         generation: the token: whatever is captured through this session belongs to that generation, or is fenced.
-        capture: the run's client, or None when nothing is captured (claims then do nothing).
+        capture: the run's client. Without observability it takes the same calls and does nothing.
     """
 
     def __init__(
@@ -31,8 +30,8 @@ class Session:
         row: dict[str, Any],
         rollout_id: str,
         attempt: int,
-        generation: int | None,
-        capture: CaptureClient | None,
+        generation: int,
+        capture: CaptureClient,
     ) -> None:
         self.row = row
         self.rollout_id = rollout_id
@@ -40,18 +39,16 @@ class Session:
         self.generation = generation
         self.capture = capture
         self._elsewhere = 0
-        self._rollout: RolloutHandle | None = None
-        if capture is not None:
-            self._rollout = capture.rollout(rollout_id, generation=generation)
+        self._rollout: RolloutHandle = capture.rollout(rollout_id, generation=generation)
 
     def claim(
         self,
         *,
         dialect: str,
-        model_ref: Mapping[str, Any] | None = None,
+        model_ref: Mapping[str, str] | None = None,
         model_call_id: str | None = None,
         **fields: Any,
-    ) -> ClaimHandle | UncapturedClaim:
+    ) -> ClaimHandle:
         """Claim one model call before it is made: `async with session.claim(dialect="chat") as call: …`.
 
         Args:
@@ -60,24 +57,19 @@ class Session:
             model_call_id: the call's identity; None: a new one.
             fields: any other key of an exchange.
         """
-        if self._rollout is None:
-            return UncapturedClaim(model_call_id)
         return self._rollout.claim(dialect=dialect, model_ref=model_ref, model_call_id=model_call_id, **fields)
 
-    async def record(self, exchange: Mapping[str, Any]) -> None:
-        """Commit an exchange that is at hand already. Returns once it is on disk.
+    async def record(self, exchange: Mapping[str, Any]) -> int:
+        """Commit an exchange that is at hand already. Returns its call index, once it is on disk.
 
         Raises:
-            GymCaptureError: it was not captured: InvalidExchange, ConflictingExchange, ExchangeTooLarge, Fenced, …
+            GymCaptureError: it was not captured; which ones, and when, `RolloutHandle.record` says.
         """
-        if self._rollout is not None:
-            await self._rollout.record(exchange)
+        return await self._rollout.record(exchange)
 
     @property
     def token(self) -> str:
         """`<rollout id>~<generation>`: the path segment of `/ng-rollout/<token>/…` for calls through a model server."""
-        if self.generation is None:
-            return self.rollout_id
         return join_rollout_token(self.rollout_id, self.generation)
 
     @property
@@ -86,7 +78,7 @@ class Session:
 
         The merge compares it with what arrived; what is unaccounted for is a gap.
         """
-        return self._elsewhere + (self._rollout.issued if self._rollout is not None else 0)
+        return self._elsewhere + self._rollout.issued
 
     def count_issued(self, calls: int) -> None:
         """Add model calls that were made elsewhere for this attempt: through a model server, or by a copy of this

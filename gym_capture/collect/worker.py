@@ -23,13 +23,13 @@ class WorkerSpec:
     Args:
         rollout: the rollout function's import path.
         search: folders to import it from, beside the interpreter's.
-        capture: a client of the run's owner (each process that it travels to becomes a client of its own), or None.
+        capture: a client of the run's owner; each process that it travels to becomes a client of its own.
         timeout_s: how long one attempt may take, seconds; None: as long as it likes.
     """
 
     rollout: str
     search: tuple[str, ...]
-    capture: CaptureClient | None
+    capture: CaptureClient
     timeout_s: float | None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gym_capture.collect.attempt import Attempt, Ending, Finished
@@ -29,21 +29,26 @@ class FakeCapture:
         self.gaps: dict[str, list[dict[str, str]]] = {}
         self.clear_error: GymCaptureError | None = None
         self.merge_error: GymCaptureError | None = None
+        self.patience_s: float | None = None
         self.merging: Callable[[str], Any] | None = None
 
-    async def clear(self, records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    async def clear(self, records: Sequence[str], timeout_s: float | None = None) -> dict[str, int]:
         if self.clear_error is not None:
             raise self.clear_error
         generations = {}
-        for record in records:
-            rollout_id = rollout_id_from_record(record)
-            assert rollout_id is not None
+        self.patience_s = timeout_s
+        for rollout_id in records:
             self.cleared.append(rollout_id)
             generations[rollout_id] = self.cleared.count(rollout_id)
         return generations
 
     async def merge(
-        self, record: dict[str, Any], include_payloads: bool = False, issued: int | None = None
+        self,
+        record: dict[str, Any],
+        include_payloads: bool = False,
+        *,
+        issued: int | None = None,
+        generation: int | None = None,
     ) -> dict[str, Any]:
         rollout_id = rollout_id_from_record(record)
         assert rollout_id is not None
@@ -51,6 +56,7 @@ class FakeCapture:
             await self.merging(rollout_id)
         if self.merge_error is not None:
             raise self.merge_error
+        assert generation == self.cleared.count(rollout_id)
         self.merged.append((rollout_id, issued))
         record["ng_model_call_capture"] = {"rollout_id": rollout_id, "metrics": {"tokens_in": 5}, "calls": [{}, {}]}
         if rollout_id in self.gaps:
@@ -61,14 +67,14 @@ class FakeCapture:
 class FakePool:
     """Runs attempts as `behaviour(attempt, generation)` says, and remembers how many ran at once."""
 
-    def __init__(self, behaviour: Callable[[Attempt, int | None], Any] | None = None) -> None:
+    def __init__(self, behaviour: Callable[[Attempt, int], Any] | None = None) -> None:
         self.behaviour = behaviour
         self.started: list[str] = []
         self.cancelled: list[str] = []
         self.now = 0
         self.most = 0
 
-    async def run(self, attempt: Attempt, generation: int | None) -> Ending:
+    async def run(self, attempt: Attempt, generation: int) -> Ending:
         self.started.append(attempt.rollout_id)
         self.now += 1
         self.most = max(self.most, self.now)

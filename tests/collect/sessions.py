@@ -69,9 +69,7 @@ class RecordingCapture:
         return RecordingRollout(self)
 
 
-def recording_session(
-    capture: RecordingCapture | None, row: dict[str, Any], attempt: int = 0, generation: int | None = 1
-) -> Session:
+def recording_session(capture: RecordingCapture, row: dict[str, Any], attempt: int = 0, generation: int = 1) -> Session:
     """A session of rollout 0-0."""
     return Session(
         row=row,

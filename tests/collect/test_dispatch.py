@@ -12,7 +12,7 @@ from gym_capture.collect.attempt import Attempt, Failed, Finished
 from gym_capture.collect.dispatch import Dispatcher
 from gym_capture.collect.stop import StopRequest
 from gym_capture.collect.summary import Progress
-from gym_capture.errors import InputRowError, OutputError, OwnerUnavailable
+from gym_capture.errors import Fenced, InputRowError, OutputError, OwnerUnavailable
 from tests.collect.fakes import FakeCapture, FakeLines, FakePool, input_row
 
 
@@ -35,7 +35,6 @@ class Run:
         pool: FakePool | None = None,
         concurrency: int = 4,
         retries: int = 1,
-        captured: bool = True,
     ) -> None:
         self.capture = FakeCapture()
         self.pool = pool or FakePool()
@@ -47,7 +46,8 @@ class Run:
         self.dispatcher = Dispatcher(
             attempts,
             pool=self.pool,
-            capture=self.capture if captured else None,
+            capture=self.capture,
+            patience_s=120.0,
             output=self.output,
             failures=self.failures,
             concurrency=concurrency,
@@ -70,7 +70,7 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0)
 
 
-def fail_first(attempt: Attempt, generation: int | None) -> Finished | Failed:
+def fail_first(attempt: Attempt, generation: int) -> Finished | Failed:
     if attempt.number == 0:
         return Failed("ValueError", "bad luck", "Traceback …", 3)
     return Finished({"answer": 1}, 2)
@@ -108,7 +108,7 @@ async def test_input_is_read_only_as_fast_as_it_can_be_started() -> None:
             read.append(line)
             yield Attempt(input_row(line), 0, 0)
 
-    async def wait(attempt: Attempt, generation: int | None) -> Finished:
+    async def wait(attempt: Attempt, generation: int) -> Finished:
         await release.wait()
         return Finished(None, 0)
 
@@ -197,7 +197,7 @@ async def test_the_next_attempt_starts_only_once_the_failure_is_on_disk() -> Non
 
 
 async def test_a_row_without_tries_left_is_named_and_the_others_go_on() -> None:
-    def behaviour(attempt: Attempt, generation: int | None) -> Finished | Failed:
+    def behaviour(attempt: Attempt, generation: int) -> Finished | Failed:
         if attempt.source.line == 2:
             return Failed("WorkerDied", "killed by signal 9", "", None)
         return Finished(None, 0)
@@ -241,12 +241,20 @@ async def test_gaps_are_counted() -> None:
     assert [each.rollout_id for each in run.dispatcher.finished if each.gaps] == ["1-0"]
 
 
-async def test_without_capture_nothing_is_cleared_or_merged() -> None:
-    run = Run(2, captured=False)
+async def test_a_generation_that_somebody_else_began_is_not_this_attempts() -> None:
+    run = Run(1, retries=0)
+    run.capture.merge_error = Fenced("generation 1 was cleared since")
     await run.go()
-    assert (run.capture.cleared, run.capture.merged) == ([], [])
-    assert sorted(record["answer"] for record in run.output.records) == ["0-0", "1-0"]
-    assert all(record["generation"] is None for record in run.output.records)
+    assert run.output.records == []
+    (entry,) = run.failures.records
+    assert (entry["error"]["type"], entry["issued"]) == ("Fenced", 2)
+    assert entry["ng_model_call_capture"]["gaps"] == [{"code": "model_call_capture_unreadable"}]
+
+
+async def test_an_owner_that_is_away_is_waited_for_before_a_rollout_starts() -> None:
+    run = Run(1)
+    await run.go()
+    assert run.capture.patience_s == 120.0
 
 
 async def test_a_capture_that_cannot_be_merged_is_a_gap_and_keeps_the_rollout() -> None:
@@ -287,7 +295,7 @@ async def test_a_bad_line_later_on_lets_what_runs_finish() -> None:
 
 
 async def test_an_unexpected_error_is_raised_not_swallowed() -> None:
-    def behaviour(attempt: Attempt, generation: int | None) -> Finished:
+    def behaviour(attempt: Attempt, generation: int) -> Finished:
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
@@ -297,7 +305,7 @@ async def test_an_unexpected_error_is_raised_not_swallowed() -> None:
 async def test_a_stop_lets_what_runs_finish_and_starts_nothing_more() -> None:
     release = asyncio.Event()
 
-    async def wait(attempt: Attempt, generation: int | None) -> Finished:
+    async def wait(attempt: Attempt, generation: int) -> Finished:
         await release.wait()
         return Finished(None, 0)
 
@@ -313,7 +321,7 @@ async def test_a_stop_lets_what_runs_finish_and_starts_nothing_more() -> None:
 async def test_a_second_stop_gives_up_what_runs_and_still_settles_the_rest() -> None:
     settle = asyncio.Event()
 
-    async def behaviour(attempt: Attempt, generation: int | None) -> Finished:
+    async def behaviour(attempt: Attempt, generation: int) -> Finished:
         if attempt.source.line > 1:
             await asyncio.Event().wait()
         return Finished(None, 0)
@@ -337,7 +345,7 @@ async def test_a_second_stop_gives_up_what_runs_and_still_settles_the_rest() -> 
 
 
 async def test_a_stop_expires_by_itself() -> None:
-    async def forever(attempt: Attempt, generation: int | None) -> Finished:
+    async def forever(attempt: Attempt, generation: int) -> Finished:
         await asyncio.Event().wait()
         return Finished(None, 0)
 
@@ -351,7 +359,7 @@ async def test_a_stop_expires_by_itself() -> None:
 
 
 async def test_a_cancelled_run_leaves_no_task_behind() -> None:
-    async def forever(attempt: Attempt, generation: int | None) -> Finished:
+    async def forever(attempt: Attempt, generation: int) -> Finished:
         await asyncio.Event().wait()
         return Finished(None, 0)
 

@@ -76,7 +76,7 @@ async def test_attempts_spread_evenly_and_never_beyond_each_workers_share() -> N
     pool = WorkerPool(workshop, workers=3, concurrency=9)
     await pool.open()
     await settle()
-    running = [asyncio.create_task(pool.run(attempt(line), None)) for line in range(12)]
+    running = [asyncio.create_task(pool.run(attempt(line), 1)) for line in range(12)]
     await settle()
     assert [len(worker.taken) for worker in workshop.made] == [3, 3, 3]
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_all_that_ran_on_a_dead_worker_has_failed_and_one_other_takes_its_
     workshop = Workshop()
     pool = WorkerPool(workshop, workers=1, concurrency=2)
     await pool.open()
-    running = [asyncio.create_task(pool.run(attempt(line), None)) for line in range(3)]
+    running = [asyncio.create_task(pool.run(attempt(line), 1)) for line in range(3)]
     await settle()
     workshop.made[0].die()
     assert await asyncio.gather(*running[:2]) == [Failed("WorkerDied", "killed by signal 9", "", None)] * 2
@@ -137,7 +137,7 @@ async def test_workers_that_never_start_end_the_run() -> None:
     with pytest.raises(WorkersUnavailable, match=r"3 workers in a row died as they started \(no memory\)"):
         await pool.open()
     with pytest.raises(WorkersUnavailable):
-        await pool.run(attempt(0), None)
+        await pool.run(attempt(0), 1)
     await pool.close()
 
 
@@ -154,8 +154,8 @@ async def test_a_cancelled_attempt_gives_its_place_back() -> None:
     workshop = Workshop()
     pool = WorkerPool(workshop, workers=1, concurrency=1)
     await pool.open()
-    first = asyncio.create_task(pool.run(attempt(0), None))
-    second = asyncio.create_task(pool.run(attempt(1), None))
+    first = asyncio.create_task(pool.run(attempt(0), 1))
+    second = asyncio.create_task(pool.run(attempt(1), 1))
     await settle()
     first.cancel()
     await settle()

@@ -83,21 +83,10 @@ async def test_a_rollout_over_its_time_has_failed() -> None:
 
 
 async def test_a_function_that_is_not_there_is_told_not_raised(tmp_path: Path) -> None:
-    told = await RolloutWorker(WorkerSpec("absent_module:rollout", (), None, None)).prepare()
+    told = await RolloutWorker(WorkerSpec("absent_module:rollout", (), RecordingCapture(), None)).prepare()  # type: ignore[arg-type]
     assert told is not None
     assert told[0] == "RolloutFunctionError"
     assert "in a worker: cannot import collect.rollout=absent_module:rollout" in told[1]
-
-
-async def test_without_capture_a_session_takes_the_same_calls() -> None:
-    session = recording_session(None, {}, generation=None)
-    async with session.claim(dialect="chat", model_call_id="mine") as call:
-        call.note(request={})
-        call.first_token()
-        call.complete(request={}, response={})
-        call.release()
-    await session.record({"dialect": "chat"})
-    assert (call.model_call_id, call.outcome, session.issued, session.token) == ("mine", None, 0, "0-0")
 
 
 async def test_calls_made_elsewhere_are_counted_when_told() -> None:
