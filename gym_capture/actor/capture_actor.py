@@ -162,6 +162,9 @@ class CaptureActor:
                 # The process is about to leave: Ray repeats the call where the actor comes back.
                 await asyncio.get_running_loop().create_future()
             raise
+        if self._owner.ended:
+            # Stopped or superseded: the end of this process answers for it, or the next one does.
+            await asyncio.get_running_loop().create_future()
         return await work(self._owner)
 
 

@@ -19,6 +19,7 @@ from gym_capture.model.merge import capture_value
 from gym_capture.model.rows import CURRENT
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.executor import ThreadExecutor
+from gym_capture.service.state import State
 from gym_capture.service.stream_server import StreamServer
 from gym_capture.service.tls import server_ssl_context
 from gym_capture.storage.owner_file import OwnerIdentity
@@ -96,6 +97,11 @@ class Owner:
         await self._opened.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it serves no more, and the process is about to leave."""
+        return self.service.state in (State.STOPPING, State.STOPPED, State.SUPERSEDED)
 
     async def close(self) -> None:
         """End cleanly: what was asked is answered, the log is sealed, the directory is at rest."""

@@ -15,6 +15,7 @@ from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import STOPPED, OwnerInfo, owner_state, read_owner, read_token
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_marker import read_run
 
 PROBE_S = 1.0
 """How long an owner's port may take to accept a connection before its beat is watched instead."""
@@ -33,6 +34,19 @@ class Liveness(Enum):
 _dead: dict[str, tuple[int, bytes | None]] = {}
 """Directory → (epoch, beat) that was watched and stood still: no need to watch the same one again."""
 _dead_lock = threading.Lock()
+
+
+def owner_of(directory: str | Path) -> OwnerInfo | None:
+    """Who owns a directory, or owned it when it crashed; None when nobody ever did, or the owner was stopped.
+
+    Raises:
+        CaptureDirectoryError: the directory cannot be read here.
+        MissingRunMarker: it is not (or not the mount of) a run's.
+    """
+    files = PosixFiles(directory)
+    read_run(files)
+    owner = read_owner(files)
+    return None if owner is None or _beat(files, owner.epoch) == STOPPED else owner
 
 
 def endpoint_of(directory: str | Path) -> Endpoint:
@@ -63,7 +77,7 @@ def endpoint_of(directory: str | Path) -> Endpoint:
             f"the token of {files.directory}'s owner cannot be read ({error}). Nothing was sent; connect as the user "
             "who started the run, or by the actor's name through Ray."
         ) from error
-    return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, getattr(owner.endpoint, "tls", False))
+    return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, owner.endpoint.tls)
 
 
 def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.sleep) -> Liveness:

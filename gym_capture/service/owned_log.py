@@ -139,7 +139,7 @@ class Taking:
         writer, report = recover(self._files, ownership, ledger, segment_bytes=self._settings.segment_bytes)
         try:
             if self.listening[1]:
-                ownership.publish(Endpoint(*self.listening))
+                ownership.publish(Endpoint(*self.listening, self.tls))
         except BaseException:
             writer.abandon()
             raise

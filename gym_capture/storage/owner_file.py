@@ -26,10 +26,11 @@ _LOOKS_PER_BEAT = 2
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the owner listens."""
+    """Where the owner listens, and whether it speaks TLS with Ray's own certificates."""
 
     host: str
     port: int
+    tls: bool = False
 
 
 class OwnerIdentity(msgspec.Struct, frozen=True):

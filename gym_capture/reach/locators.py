@@ -1,0 +1,152 @@
+"""Where an owner listens, asked anew for every connection: of its directory, of its actor, or of both."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gym_capture.client.ray_transport import Tunnel
+from gym_capture.client.stream_transport import Locator
+from gym_capture.directory.locate import endpoint_of
+from gym_capture.errors import CaptureDirectoryError, GymCaptureError, OwnerNotFound, OwnerUnavailable
+from gym_capture.model.endpoint import Endpoint
+from gym_capture.reach.blocking_calls import in_thread
+
+ACTOR_ANSWER_S = 20.0
+"""How long an actor may take to say where it listens: it may be restarting."""
+
+
+def ray_is_initialised() -> bool:
+    """Whether this process is connected to a Ray cluster. Never loads Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())
+
+
+class DirectoryLocator:
+    """Asks the capture directory.
+
+    Args:
+        directory: its path.
+        run: the run that is meant: on another node another directory may lie under the same path.
+    """
+
+    def __init__(self, directory: str, run: str) -> None:
+        self._directory = directory
+        self._run = run
+
+    async def locate(self) -> Endpoint:
+        """Where the owner listens.
+
+        Raises:
+            OwnerNotFound, OwnerUnavailable, CaptureDirectoryError: as `endpoint_of`; the directory of another run
+                tells nothing.
+        """
+        endpoint = await in_thread(lambda: endpoint_of(self._directory))
+        if endpoint.run != self._run:
+            raise OwnerUnavailable(
+                f"{self._directory} on this node belongs to run {endpoint.run}, not to {self._run}: another file "
+                "system is mounted there. Nothing was sent; mount the run's, or connect by name through Ray."
+            )
+        return endpoint
+
+
+class ActorLocator:
+    """Asks the named actor, through Ray. It is the client's lookup for Ray pipes too.
+
+    Args:
+        name, namespace: the actor's.
+    """
+
+    def __init__(self, name: str, namespace: str) -> None:
+        self._name = name
+        self._namespace = namespace
+
+    async def locate(self) -> Endpoint:
+        """Where the owner listens. An actor that is being restarted answers once it serves.
+
+        Raises:
+            OwnerNotFound: there is no actor of that name.
+            OwnerUnavailable: it does not answer now, or this process is not connected to Ray.
+        """
+        return (await self._ask())[1]
+
+    async def find(self) -> Tunnel:
+        """The actor, and what a hello must show it. Raises like `locate`."""
+        actor, endpoint = await self._ask()
+        return Tunnel(actor, endpoint.token, endpoint.run)
+
+    async def _ask(self) -> tuple[Any, Endpoint]:
+        if not ray_is_initialised():
+            raise OwnerUnavailable(
+                f"actor {self._name} cannot be asked: this process is not connected to Ray. Nothing was sent; call "
+                "ray.init() first, or connect by the capture directory."
+            )
+        # Ray's lookup blocks on the cluster's control store.
+        actor = await in_thread(lambda: find_actor(self._name, self._namespace))
+        from ray.exceptions import RayError
+
+        try:
+            async with asyncio.timeout(ACTOR_ANSWER_S):
+                return actor, await actor.endpoint.remote()
+        except GymCaptureError:
+            raise
+        except (RayError, TimeoutError) as error:
+            why = str(error).partition("\n")[0] or "no answer"
+            raise OwnerUnavailable(
+                f"actor {self._name} did not say where it listens ({why}). Nothing was sent; it is asked again."
+            ) from error
+
+
+def find_actor(name: str, namespace: str) -> Any:
+    """The handle of a live owner. Blocks; Ray is initialised.
+
+    Raises:
+        OwnerNotFound: there is none of that name; those of the namespace are its `candidates`.
+    """
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace)
+    except ValueError:
+        found = named_actors(namespace)
+        raise OwnerNotFound(
+            f"there is no live actor {name} in namespace {namespace} (there: {', '.join(found) or 'none'}). What was "
+            "captured is safe in its directory; start() its owner again, or connect to another one.",
+            candidates=found,
+        ) from None
+
+
+def named_actors(namespace: str) -> list[str]:
+    """The names of the live actors of a namespace, sorted. Blocks; Ray is initialised."""
+    import ray
+
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(entry["name"] for entry in listed if entry["namespace"] == namespace)
+
+
+class FirstLocator:
+    """Asks several one after the other, until one knows.
+
+    Args:
+        locators: the preferred one first.
+    """
+
+    def __init__(self, locators: Sequence[Locator]) -> None:
+        self._locators = locators
+
+    async def locate(self) -> Endpoint:
+        """The first answer.
+
+        Raises:
+            OwnerNotFound: all say that there is no owner.
+            OwnerUnavailable, CaptureDirectoryError: some could not tell.
+        """
+        errors: list[GymCaptureError] = []
+        for locator in self._locators:
+            try:
+                return await locator.locate()
+            except (OwnerNotFound, OwnerUnavailable, CaptureDirectoryError) as error:
+                errors.append(error)
+        raise next((error for error in errors if not isinstance(error, OwnerNotFound)), errors[-1])

@@ -1,0 +1,47 @@
+"""From a source to a client; also how a client that arrives pickled is opened again."""
+
+from __future__ import annotations
+
+from gym_capture.client.client import CaptureClient
+from gym_capture.client.host import CoreHost
+from gym_capture.client.ray_transport import RayTransport
+from gym_capture.client.stream_transport import Locator, StreamTransport
+from gym_capture.client.transport import Transport
+from gym_capture.errors import ConfigError
+from gym_capture.reach.auto_transport import AutoTransport
+from gym_capture.reach.directory_reader import DirectoryReader
+from gym_capture.reach.locators import ActorLocator, DirectoryLocator, FirstLocator, ray_is_initialised
+from gym_capture.reach.shared_host import share_host
+from gym_capture.reach.source import Source
+
+
+def open_client(source: Source) -> CaptureClient:
+    """A client of the source's owner. Opens no connection yet: the first call does.
+
+    All clients of one run and transport in a process share one core; the options of the first one hold.
+    """
+    host = share_host((source.run, source.transport), lambda: CoreHost(transport_of(source), source.options))
+    reader = DirectoryReader(source.directory, source.run) if source.directory is not None else None
+    return CaptureClient(host, reopen=(open_client, (source,)), payload_reader=reader, evidence_reader=reader)
+
+
+def transport_of(source: Source) -> Transport:
+    """The way to the source's owner.
+
+    Raises:
+        ConfigError: Ray calls are asked for, and the actor's name is not known.
+    """
+    actor = ActorLocator(source.name, source.namespace) if source.name is not None else None
+    if source.transport == "ray":
+        if actor is None:
+            raise ConfigError("transport ray needs the actor's name: connect(name=...), or by the directory of a run.")
+        return RayTransport(actor)
+    locators: list[Locator] = []
+    if source.directory is not None:
+        locators.append(DirectoryLocator(source.directory, source.run))
+    if actor is not None:
+        locators.append(actor)
+    stream = StreamTransport(FirstLocator(locators))
+    if source.transport == "stream" or actor is None:
+        return stream
+    return AutoTransport(stream, RayTransport(actor), ray_is_initialised)

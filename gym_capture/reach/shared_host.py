@@ -1,0 +1,122 @@
+"""One core for each run and process, whoever opens clients: `start`, `connect`, or a client that arrives pickled."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from gym_capture.client.host import CoreHost
+from gym_capture.client.operations import Flush, Operation
+from gym_capture.client.options import ClientOptions
+from gym_capture.errors import ClientClosed
+from gym_capture.model.clock import Clock
+from gym_capture.model.entropy import Entropy
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Run and transport."""
+
+
+class _Core:
+    """A core and the clients that use it; the last one to close ends it."""
+
+    def __init__(self, host: CoreHost) -> None:
+        self.host = host
+        self.users: weakref.WeakSet[SharedHost] = weakref.WeakSet()
+
+
+_cores: dict[Key, _Core] = {}
+_lock = threading.Lock()
+
+
+def share_host(key: Key, make: Callable[[], CoreHost]) -> SharedHost:
+    """A client's share in the core of a run; `make` makes the core when this is the first."""
+    with _lock:
+        core = _cores.get(key)
+        if core is None:
+            core = _cores[key] = _Core(make())
+        share = SharedHost(key, core)
+        core.users.add(share)
+        return share
+
+
+class SharedHost:
+    """What one client holds of a core (a `client.host.Host`). Made by `share_host`."""
+
+    def __init__(self, key: Key, core: _Core) -> None:
+        self._key = key
+        self._core = core
+        self._closed = False
+
+    @property
+    def options(self) -> ClientOptions:
+        """The limits and times of whoever opened the core first."""
+        return self._core.host.options
+
+    @property
+    def clock(self) -> Clock:
+        """Where calls' times come from."""
+        return self._core.host.clock
+
+    @property
+    def entropy(self) -> Entropy:
+        """Where ids come from."""
+        return self._core.host.entropy
+
+    @property
+    def transport_name(self) -> str:
+        """`stream` or `ray`."""
+        return self._core.host.transport_name
+
+    @property
+    def incarnation(self) -> object:
+        """Another one after a fork."""
+        return self._core.host.incarnation
+
+    async def perform(self, operation: Operation) -> Any:
+        """Hand in an operation and wait for its value.
+
+        Raises:
+            ClientClosed: this client was closed, whoever else goes on using the core.
+        """
+        if self._closed:
+            raise ClientClosed("this capture client is closed; open a new one with connect()")
+        return await self._core.host.perform(operation)
+
+    def post(self, operation: Operation) -> None:
+        """Hand in an operation without waiting."""
+        self._core.host.post(operation)
+
+    async def foreign(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that is not made of operations only."""
+        return await self._core.host.foreign(work)
+
+    def core_stats(self) -> dict[str, Any]:
+        """The core's counters."""
+        return self._core.host.core_stats()
+
+    async def close(self, timeout_s: float) -> bool:
+        """Wait until all that was handed in is answered; the last client of the core ends it."""
+        with _lock:
+            if self._closed:
+                return True
+            self._closed = True
+            self._core.users.discard(self)
+            last = not self._core.users
+            if last and _cores.get(self._key) is self._core:
+                del _cores[self._key]
+        if last:
+            return await self._core.host.close(timeout_s)
+        return bool(await self._core.host.perform(Flush(timeout_s)))
+
+
+def _after_fork() -> None:
+    # A lock that another thread held at the fork would never be released in the child.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
