@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gym_capture.collect.ray_worker import RayWorker
+import ray
+
+from gym_capture import api
+from gym_capture.actor.naming import default_actor_name
+from gym_capture.collect.ray_worker import RayWorker, ray_workers
+from gym_capture.collect.worker import WorkerSpec
 from gym_capture.config import CaptureConfig
+from gym_capture.errors import GymCaptureError
+from gym_capture.reach.locators import named_actors
 
 if TYPE_CHECKING:
     from gym_capture.client.client import CaptureClient
@@ -27,10 +35,36 @@ class OpenRun:
 
 @asynccontextmanager
 async def open_run(config: CaptureConfig, rollout: str) -> AsyncIterator[OpenRun]:
-    """Start or join Ray and the owner; end what was started here. Blocks the event loop while it starts.
+    """Start or join Ray and the owner; what was started here ends with it. Blocks the event loop while it starts.
 
     Args:
         rollout: the rollout function's import path.
     """
-    raise NotImplementedError
-    yield
+    own_ray = not ray.is_initialized()
+    api.initialise_ray(config.ray)
+    try:
+        joined = not config.observability_enabled or _owner_name(config) in named_actors(config.capture.namespace)
+        capture = api.start(config)
+        try:
+            spec = WorkerSpec(rollout, (os.getcwd(),), capture, config.collect.rollout_timeout_s)
+            yield OpenRun(capture, ray_workers(spec, config.collect))
+        finally:
+            await _leave(capture, stop_owner=not joined)
+    finally:
+        if own_ray:
+            ray.shutdown()
+
+
+def _owner_name(config: CaptureConfig) -> str:
+    return config.capture.name or default_actor_name(config.directory)
+
+
+async def _leave(capture: CaptureClient, *, stop_owner: bool) -> None:
+    """End an owner that was started here, so that the directory is at rest, and this process's client."""
+    try:
+        if stop_owner:
+            await capture.stop()
+    except GymCaptureError as error:
+        logger.warning("the owner could not be stopped (%s); what it acknowledged is on disk", error)
+    finally:
+        await capture.close()

@@ -1,0 +1,70 @@
+"""`status` and `stop`: talking to a run's owner, or saying that there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gym_capture.api import connect, initialise_ray
+from gym_capture.client.client import CaptureClient
+from gym_capture.config import RayConfig
+from gym_capture.directory.locate import Liveness, liveness
+from gym_capture.errors import OwnerNotFound
+from gym_capture.storage.store import CaptureStore
+
+ANSWER_S = 10.0
+
+
+def status_of_owner(directory: Path | None, name: str | None, namespace: str, address: str) -> dict[str, Any]:
+    """What a live owner says of itself; of a directory at rest, what it holds.
+
+    Raises:
+        OwnerNotFound: there is none, and no directory was given either.
+        OwnerUnavailable: it is live and does not answer.
+    """
+    if directory is not None and liveness(directory.absolute()) is Liveness.AT_REST:
+        return _at_rest(directory.absolute())
+    client = _connected(directory, name, namespace, address)
+    with client.sync as owner:
+        stats = owner.stats(timeout_s=ANSWER_S)
+    return {"owner": "live", "transport": client.transport_name, **stats}
+
+
+def stop_owner(directory: Path | None, name: str | None, namespace: str, address: str) -> dict[str, Any]:
+    """End the owner. `stopped` is False when the directory had no live one.
+
+    Raises:
+        OwnerNotFound: there is none of that name.
+        OwnerUnavailable: it is live and does not answer.
+    """
+    if directory is not None and liveness(directory.absolute()) is Liveness.AT_REST:
+        return {"stopped": False}
+    with _connected(directory, name, namespace, address).sync as owner:
+        owner.stop(timeout_s=ANSWER_S)
+    return {"stopped": True}
+
+
+def _connected(directory: Path | None, name: str | None, namespace: str, address: str) -> CaptureClient:
+    if directory is None:
+        if address == "local":
+            raise OwnerNotFound("--address local would start a Ray of its own; give auto, host:port, or --dir")
+        try:
+            initialise_ray(RayConfig(address=address))
+        except ConnectionError as error:
+            raise OwnerNotFound(
+                f"no Ray cluster at {address} ({error}). Give --dir, which finds the owner without Ray, or --address."
+            ) from error
+    return connect(capture_dir=None if directory is None else directory.absolute(), name=name, namespace=namespace)
+
+
+def _at_rest(directory: Path) -> dict[str, Any]:
+    store = CaptureStore(directory)
+    rollouts = store.rollout_ids()
+    return {
+        "owner": "none",
+        "directory": store.directory,
+        "rollouts": len(rollouts),
+        "incomplete_rollouts": sum(1 for each in rollouts if store.is_incomplete(each)),
+        "outstanding": store.outstanding(),
+        "log": store.report.summary(),
+    }
