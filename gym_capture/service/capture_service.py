@@ -35,7 +35,7 @@ from gym_capture.service.stats import service_stats
 from gym_capture.service.tenure import Tenure
 from gym_capture.service.waiters import Waiters
 from gym_capture.storage.files import Files
-from gym_capture.storage.ownership import OwnerIdentity
+from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.recovery_report import RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,13 @@ class CaptureService:
 
     @property
     def token(self) -> str:
-        """What clients have to show; another one in each epoch."""
+        """What clients have to show."""
         return self.tenure.log.ownership.token if self.tenure.log else ""
+
+    @property
+    def earlier_token(self) -> str:
+        """What clients of the owner before had to show: whoever shows it needs only look the owner up again."""
+        return self._taking.earlier_token
 
     @property
     def report(self) -> RecoveryReport | None:

@@ -14,7 +14,8 @@ from gym_capture.model.ledger import Ledger
 from gym_capture.service.executor import Executor
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.files import Files
-from gym_capture.storage.ownership import Endpoint, OwnerIdentity, Ownership, Wait, read_owner
+from gym_capture.storage.owner_file import Endpoint, OwnerIdentity, Wait, read_owner, read_token
+from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.segments import SegmentWriter
@@ -69,6 +70,7 @@ class Taking:
     Attributes:
         listening: host and port to publish; port 0: none.
         tls: whether that stream is TLS.
+        earlier_token: what clients of the owner before this process showed; empty when there was none.
     """
 
     def __init__(
@@ -88,10 +90,12 @@ class Taking:
         self._clock = clock
         self._executor = executor
         self._readers = readers
-        self._entropy = entropy
         self._wait = wait
         self.listening: tuple[str, int] = ("", 0)
         self.tls = False
+        self.earlier_token = ""
+        # One for the life of the process: a client that looked it up just before an epoch ended can still use it.
+        self._token = entropy.bytes(32).hex()
 
     async def take(self, ledger: Ledger, takeover: bool) -> OwnedLog:
         """Take the next epoch, replay the log into `ledger` (fresh), and say where the owner listens.
@@ -125,6 +129,14 @@ class Taking:
             )
 
     def _take_epoch(self, takeover: bool) -> Ownership:
+        owner = read_owner(self._files)
+        if owner is not None:
+            try:
+                earlier = read_token(self._files, owner.epoch)
+            except (OSError, UnicodeDecodeError):
+                earlier = ""
+            if earlier != self._token:
+                self.earlier_token = earlier
         return Ownership.take(
             self._files,
             self._identity,
@@ -132,7 +144,7 @@ class Taking:
             takeover=takeover,
             wait=self._wait,
             beat_s=self._settings.beat_s,
-            new_token=lambda: self._entropy.bytes(32).hex(),
+            new_token=lambda: self._token,
         )
 
     def _recover(self, ownership: Ownership, ledger: Ledger) -> OwnedLog:

@@ -9,7 +9,7 @@ from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from gym_capture.errors import GymCaptureError, HandshakeRefused, ProtocolError
+from gym_capture.errors import GymCaptureError, HandshakeRefused, OwnerUnavailable, ProtocolError
 from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.ledger import Repeated
 from gym_capture.model.messages import (
@@ -186,7 +186,12 @@ class Session:
         if unavailable is not None:
             return unavailable
         # The token first: who cannot show it learns nothing else.
-        if not hmac.compare_digest(hello.token.encode(errors="replace"), service.token.encode()):
+        shown = hello.token.encode(errors="replace")
+        if not hmac.compare_digest(shown, service.token.encode()):
+            if service.earlier_token and hmac.compare_digest(shown, service.earlier_token.encode()):
+                return OwnerUnavailable(
+                    "the token is an earlier owner's. Nothing was changed; look the owner up again."
+                )
             return HandshakeRefused(
                 "the token is not this owner's. Nothing was changed; look the owner up again (its token is in a file "
                 "of the capture directory, or told by the actor)."

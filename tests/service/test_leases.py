@@ -1,0 +1,178 @@
+"""Leases: the silence of a holder ends its claims, the owner's own absence does not."""
+
+from __future__ import annotations
+
+from gym_capture.model.messages import PREFIX_BYTES, Batch, Quiesce, encode_message
+from gym_capture.model.rows import ClaimRow, Outcome, Result
+from gym_capture.service.serving_clock import ServingClock
+from gym_capture.testing.manual_clock import ManualClock
+from tests.service.harness import Bench, serving, turns
+
+LEASE_TICKS = 12  # of 0.5 s
+
+
+def reasons(bench: Bench, rollout: str = "r") -> dict[str, int] | None:
+    return bench.service.ledger.view(rollout).reasons
+
+
+async def test_a_silent_holder_loses_its_claims_one_tick_after_its_lease() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        asked = client.call(Quiesce("r", 1000.0))
+        await turns()
+        bench.tick(LEASE_TICKS)
+        assert bench.service.ledger.outstanding == 1
+        bench.tick()
+        assert (await asked)[0] is True
+        assert reasons(bench) == {"lost": 1}
+        assert bench.service.stats()["clients"]["live"] == 0
+
+
+async def test_a_beat_renews_the_lease() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        for _ in range(5):
+            bench.tick(LEASE_TICKS - 2)
+            await client.beat()
+        assert bench.service.ledger.outstanding == 1
+        assert reasons(bench) is None
+
+
+async def test_a_frozen_owner_expires_nobody_for_the_time_it_was_away() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.tick(LEASE_TICKS - 4)
+        bench.clock.advance(3600.0)
+        bench.service.tick()
+        assert bench.service.ledger.outstanding == 1
+        bench.tick()
+        assert bench.service.ledger.outstanding == 1
+        await client.beat()
+        bench.tick(LEASE_TICKS)
+        assert reasons(bench) is None
+
+
+async def test_what_had_arrived_before_the_lease_was_looked_at_counts() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.tick(LEASE_TICKS)  # the lease has ended, and is still to be looked at once more
+        await client.beat()
+        bench.tick(2)
+        assert reasons(bench) is None
+
+
+async def test_a_client_in_the_middle_of_a_long_message_is_alive() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        session = bench.service.connections.sessions[client.id]
+        for _ in range(3 * LEASE_TICKS):
+            session.heard = True
+            bench.tick()
+        assert reasons(bench) is None
+
+
+async def test_a_client_that_the_owner_does_not_read_is_not_silent() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.service.connections.sessions[client.id].paused = True
+        bench.tick(3 * LEASE_TICKS)
+        assert reasons(bench) is None
+
+
+async def test_the_late_exchange_of_a_lost_claim_is_kept_and_retracts_the_loss() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        claim = await client.claim("r")
+        bench.tick(LEASE_TICKS + 1)
+        await turns()
+        assert reasons(bench) == {"lost": 1}
+        assert await client.commit("r", "c1", claim) == [Result(Outcome.APPLIED, 0, 0)]
+        assert reasons(bench) is None
+
+
+async def test_a_client_that_comes_back_without_a_claim_has_lost_it() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        kept = await client.claim("r")
+        forgotten = await client.claim("r")
+        client.open_claims.discard(forgotten)
+        bench.transport.cut_all()
+        await turns(50)
+        assert len(client.welcomes) == 2
+        assert reasons(bench) == {"lost": 1}
+        assert [claim.number for claim in bench.service.ledger.open_claims()] == [kept]
+
+
+async def test_a_goodbye_loses_what_is_still_held_and_a_cut_does_not() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.transport.cut_all()
+        await turns(50)
+        assert bench.service.ledger.outstanding == 1
+        client.goodbye()
+        await turns(50)
+        assert bench.service.ledger.outstanding == 0
+        assert reasons(bench) == {"lost": 1}
+        assert bench.service.connections.sessions == {}
+
+
+async def test_losses_are_in_the_log() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.tick(LEASE_TICKS + 1)
+        await turns()
+        await client.close()
+        await bench.service.stop()
+        async with serving(bench.disk) as second:
+            assert reasons(second) == {"lost": 1}
+            assert second.service.ledger.outstanding == 0
+
+
+async def test_after_a_restart_everyone_has_a_full_lease() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        await client.close()
+        await bench.service.stop()
+        async with serving(bench.disk) as second:
+            second.tick(LEASE_TICKS)
+            assert second.service.ledger.outstanding == 1
+            second.tick()
+            await turns()
+            assert second.service.ledger.outstanding == 0
+            assert reasons(second) == {"lost": 1}
+
+
+async def test_unread_input_of_a_replaced_connection_is_void() -> None:
+    async with serving() as bench:
+        first = await bench.client("same", steady=False)
+        earlier = bench.service.connections.sessions[first.id]
+        second = await bench.client("same")
+        assert earlier.ended
+        head = bytes(encode_message(Batch(1, 0, [ClaimRow("r", 1)]))[0])[PREFIX_BYTES:]
+        earlier.receive(head, b"")
+        await second.beat()
+        assert bench.service.ledger.counts["claims"] == 0
+        assert bench.service.connections.counts["replaced_connections"] == 1
+        assert bench.service.connections.sessions[second.id] is not earlier
+
+
+def test_the_serving_clock_counts_two_ticks_at_most_for_any_absence() -> None:
+    clock = ManualClock()
+    serving_clock = ServingClock(clock, 0.5)
+    clock.advance(0.5)
+    assert serving_clock.tick() == 0.0
+    clock.advance(100.0)
+    assert serving_clock.now() == 1.5
+    assert serving_clock.tick() == 0.5
+    assert serving_clock.now() == 1.5
+    clock.advance(0.25)
+    assert serving_clock.now() == 1.75
