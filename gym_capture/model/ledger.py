@@ -4,23 +4,22 @@ Commands and the time go in; completed rows and events come out. Nothing here do
 owner's live state, the fold that a restart replays, and what a reader of a directory builds.
 
 Every change is a row. A command first *decides*: it completes the row (generation, outcome, call index) from the
-state as it is. Then the row is *applied* by the same method that replays it from the log, so that what a restart
-rebuilds is what was decided. What is applied is not durable yet: `durable(sequence)` says how far the log is on disk,
-and only then does a closed claim stop being outstanding. A group that could not be written is not undone: the ledger
-is thrown away and rebuilt from the log.
+state as it is. Then the row is *applied* by the same method that replays it from the log (`ledger_fold`). A group
+that could not be written is not undone: the ledger is thrown away and rebuilt from the log.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gym_capture.model.codec import FrameFlag, FrameHead, FrameKind, FrameRef
-from gym_capture.model.rollout_state import DAMAGED, LOST, REFUSED, Claim, Entry, RolloutState, RolloutView
+from gym_capture.model.ledger_fold import NOTHING_SETTLED, ClientState, LedgerFold, Settled
+from gym_capture.model.rollout_state import DAMAGED, Claim, RolloutState, RolloutView
 from gym_capture.model.rows import (
     CURRENT,
     NO_CLAIM,
+    PENDING_INDEX,
     ClaimRow,
     ClearRow,
     ClientRow,
@@ -29,22 +28,17 @@ from gym_capture.model.rows import (
     MarkRow,
     MergeRow,
     Outcome,
-    ReleaseRow,
     Result,
     Row,
     SenderRow,
     result_of,
 )
 
+ANSWERS_KEPT_S = 3600.0
+"""A client that was silent for so long after its lease is told of a repeated batch only that it was applied."""
 
-class Settled(NamedTuple):
-    """What became quiescent: the rollouts that lost their last outstanding claim, and whether the whole run did."""
-
-    rollouts: list[str]
-    run: bool
-
-
-NOTHING_SETTLED = Settled([], False)
+_DAMAGE_STRIDE = 1 << 10
+"""Generations skipped for each damage: an unreadable clear may have handed them out, and no number is used twice."""
 
 
 class Applied(NamedTuple):
@@ -61,29 +55,7 @@ class Repeated(NamedTuple):
     results: list[Result] | None
 
 
-class ClientState:
-    """What the ledger knows of one client process.
-
-    Attributes:
-        deadline: when its lease ends, on the owner's serving clock (seconds).
-        live: whether the lease is running.
-        claims: its open claims by number.
-        answers: batch number → (frame sequence, results), until the client confirms their receipt.
-        confirmed: every batch up to this one was confirmed.
-    """
-
-    __slots__ = ("answers", "claims", "confirmed", "deadline", "id", "live")
-
-    def __init__(self, client_id: bytes, deadline: float) -> None:
-        self.id = client_id
-        self.deadline = deadline
-        self.live = True
-        self.claims: dict[int, Claim] = {}
-        self.answers: dict[int, tuple[int, list[Result]]] = {}
-        self.confirmed = 0
-
-
-class Ledger:
+class Ledger(LedgerFold):
     """Claims, generations, batches and leases of one capture directory.
 
     Args:
@@ -91,53 +63,10 @@ class Ledger:
     """
 
     def __init__(self, lease_s: float = 6.0) -> None:
+        super().__init__()
         self.lease_s = lease_s
-        self.rollouts: dict[str, RolloutState] = {}
-        self.clients: dict[bytes, ClientState] = {}
-        self.counts: Counter[str] = Counter()
-        self.durable_sequence = 0
         self.last_sequence = 0
-        self._open = 0
-        self._closing = 0
-        self._closings: deque[tuple[int, RolloutState]] = deque()
-        self._late = 0
-
-    # -- what is outstanding ------------------------------------------------------------------------------------
-
-    @property
-    def outstanding(self) -> int:
-        """Outstanding claims of the whole run."""
-        return self._open + self._closing
-
-    @property
-    def late(self) -> int:
-        """Rows of the run that landed after a merge of their rollout and that no merge has returned."""
-        return sum(rollout.late for rollout in self.rollouts.values()) if self._late else 0
-
-    def outstanding_of(self, rollout_id: str) -> int:
-        """Outstanding claims of one rollout, 0 for an unknown one."""
-        rollout = self.rollouts.get(rollout_id)
-        return rollout.outstanding if rollout else 0
-
-    def open_claims(self) -> Iterable[Claim]:
-        """All open claims, in no order."""
-        for client in self.clients.values():
-            yield from client.claims.values()
-
-    def durable(self, sequence: int) -> Settled:
-        """All frames up to `sequence` are on disk: their closings count from now on."""
-        self.durable_sequence = sequence
-        closings = self._closings
-        if not closings or closings[0][0] > sequence:
-            return NOTHING_SETTLED
-        settled: list[str] = []
-        while closings and closings[0][0] <= sequence:
-            _, rollout = closings.popleft()
-            rollout.closing -= 1
-            self._closing -= 1
-            if not rollout.closing and not rollout.open:
-                settled.append(rollout.id)
-        return Settled(settled, not self.outstanding)
+        self._damages = 0
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -174,7 +103,7 @@ class Ledger:
             self._decide(client, row)
             self._apply(client, row, ref)
         results = [result_of(row) for row in rows]
-        sender = SenderRow(client_id, batch, max(confirmed, client.confirmed))
+        sender = SenderRow(client_id, batch, max(min(confirmed, batch - 1), client.confirmed))
         self._remember(client, sender, ref.sequence, results)
         self.last_sequence = ref.sequence
         return Applied([sender, *rows], results)
@@ -196,13 +125,6 @@ class Ledger:
         """A snapshot of one rollout; an unknown one is empty."""
         rollout = self.rollouts.get(rollout_id)
         return rollout.view() if rollout else RolloutView(rollout_id, 0, [], 0, None, 0)
-
-    def rollout(self, rollout_id: str) -> RolloutState:
-        """The state of one rollout, made when it is new."""
-        rollout = self.rollouts.get(rollout_id)
-        if rollout is None:
-            rollout = self.rollouts[rollout_id] = RolloutState(rollout_id)
-        return rollout
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -239,6 +161,9 @@ class Ledger:
                 client.live = False
                 self.counts["expired_clients"] += 1
                 losses += [self._loss(claim) for claim in client.claims.values()]
+            elif not client.live and client.answers and client.deadline + ANSWERS_KEPT_S <= now:
+                client.confirmed = max(client.answers)
+                client.answers.clear()
         return losses
 
     def leave(self, client_id: bytes) -> list[Row]:
@@ -255,15 +180,16 @@ class Ledger:
     # -- replay -------------------------------------------------------------------------------------------------
 
     def replay(self, head: FrameHead, rows: Sequence[Row], ref: FrameRef) -> None:
-        """Apply a frame that was read from the log (and is durable)."""
+        """Apply a frame that was read from the log (and is durable). A batch that comes again is passed over."""
         if head.kind == FrameKind.BATCH and rows and isinstance(rows[0], SenderRow):
             sender = rows[0]
             client = self.renew(sender.client, 0.0)
-            for row in rows[1:]:
-                self._apply(client, row, ref)
-            if not head.flags & FrameFlag.PARTIAL:
-                results = [result_of(row) for row in rows[1:]]  # type: ignore[arg-type]  # a batch holds client rows
-                self._remember(client, sender, head.sequence, results)
+            if sender.batch > client.confirmed and sender.batch not in client.answers:
+                for row in rows[1:]:
+                    self._apply(client, row, ref)
+                if not head.flags & FrameFlag.PARTIAL:
+                    results = [result_of(row) for row in rows[1:] if isinstance(row, ClientRow)]
+                    self._remember(client, sender, head.sequence, results)
         else:
             for row in rows:
                 self._apply(None, row, ref)
@@ -272,6 +198,7 @@ class Ledger:
 
     def replay_damage(self, rollout_ids: Iterable[str]) -> None:
         """A head of the log is unreadable: these rollouts may have lost rows in it."""
+        self._damages += 1
         for rollout_id in rollout_ids:
             self.rollout(rollout_id).add_reason(DAMAGED)
 
@@ -283,30 +210,57 @@ class Ledger:
         A row that comes in as too large or invalid was refused at the door and stays so; as a commit it still closes
         its claim and marks its rollout, unless its generation is over.
         """
-        refused = row.outcome if row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID) else None
-        if refused is not None and type(row) is not CommitRow:
+        refused = row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID)
+        if refused and type(row) is not CommitRow:
             return
-        rollout = self.rollout(row.rollout)
+        rollout = self.rollouts.get(row.rollout)
+        current = rollout.generation if rollout is not None else 0
         if type(row) is ClearRow:
-            repeated = row.request != "" and row.request == rollout.clear_request
-            row.generation = rollout.generation if repeated else rollout.generation + 1
-            row.outcome = Outcome.DUPLICATE if repeated else Outcome.APPLIED
+            self._decide_clear(rollout, row)
             return
         if row.generation == CURRENT:
-            row.generation = rollout.generation
+            row.generation = self._generation_of(client, rollout, row)
             self.counts["rows_without_token"] += 1
-        elif row.generation != rollout.generation:
-            row.outcome = Outcome.FENCED if row.generation < rollout.generation else Outcome.UNKNOWN_GENERATION
-            if type(row) is CommitRow:
-                row.parts = []
-            return
-        if refused is not None:
-            return
-        row.outcome = Outcome.APPLIED
+        if row.generation != current:
+            row.outcome = Outcome.FENCED if row.generation < current else Outcome.UNKNOWN_GENERATION
+        elif not refused:
+            row.outcome = Outcome.APPLIED
         if type(row) is CommitRow:
-            self._decide_commit(rollout, row)
-        elif type(row) is ClaimRow and client is not None and row.claim in client.claims:
+            row.call_index = PENDING_INDEX
+            if row.outcome != Outcome.APPLIED:
+                row.parts = []
+            elif rollout is None:
+                row.call_index = 0
+            else:
+                self._decide_commit(rollout, row)
+        elif row.outcome == Outcome.APPLIED and type(row) is ClaimRow and client and row.claim in client.claims:
             row.outcome = Outcome.DUPLICATE
+
+    def _decide_clear(self, rollout: RolloutState | None, row: ClearRow) -> None:
+        known = rollout.clears.get(row.request) if rollout is not None and row.request else None
+        if known is not None:
+            row.generation = known
+            row.outcome = Outcome.DUPLICATE
+        else:
+            current = rollout.generation if rollout is not None else 0
+            row.generation = current + 1 + _DAMAGE_STRIDE * self._damages
+            row.outcome = Outcome.APPLIED
+
+    @staticmethod
+    def _generation_of(client: ClientState | None, rollout: RolloutState | None, row: ClientRow) -> int:
+        """The generation of a row without a token: the current one, but for what belongs to an earlier claim.
+
+        A claim without a token belongs to the generation that was current when it was made. So what closes it does
+        too: a commit whose claim is neither open nor lost in a generation that began with a clear was fenced by it.
+        """
+        if rollout is None:
+            return 0
+        current = rollout.generation
+        if not current or client is None or type(row) is not CommitRow or row.claim == NO_CLAIM:
+            return current
+        key = (client.id, row.claim)
+        known = key in rollout.open or key in rollout.lost or row.model_call_id in rollout.calls
+        return current if known else current - 1
 
     def _decide_commit(self, rollout: RolloutState, row: CommitRow) -> None:
         known = rollout.calls.get(row.model_call_id)
@@ -320,156 +274,6 @@ class Ledger:
             row.outcome = Outcome.CONFLICT
             row.parts = []
 
-    # -- applying -----------------------------------------------------------------------------------------------
-
-    def _apply(self, client: ClientState | None, row: Row, ref: FrameRef) -> None:
-        """Change the state as a completed row says; live and in replay alike. Damage may have swallowed rows before."""
-        kind = type(row)
-        if kind is CommitRow:
-            self._apply_commit(client, row, ref)  # type: ignore[arg-type]
-        elif kind is ClaimRow:
-            self._apply_claim(client, row)  # type: ignore[arg-type]
-        elif kind is ReleaseRow:
-            self._apply_release(client, row, ref)  # type: ignore[arg-type]
-        elif kind is LossRow:
-            self._apply_loss(row, ref)  # type: ignore[arg-type]
-        elif kind is MarkRow:
-            self._apply_mark(row)  # type: ignore[arg-type]
-        elif kind is ClearRow:
-            self._apply_clear(row, ref)  # type: ignore[arg-type]
-        elif kind is MergeRow:
-            self._apply_merge(row)  # type: ignore[arg-type]
-
-    def _current(self, row: ClientRow | LossRow | MergeRow) -> RolloutState | None:
-        """The rollout, if the row belongs to its current generation. A later one means that its clear was damaged."""
-        rollout = self.rollout(row.rollout)
-        if row.generation == rollout.generation:
-            return rollout
-        if row.generation < rollout.generation:
-            return None
-        for claim in rollout.open.values():
-            self._forget_claim(claim)
-        self._open -= len(rollout.open)
-        rollout.open.clear()
-        rollout.begin(row.generation, "")
-        rollout.add_reason(DAMAGED)
-        return rollout
-
-    def _apply_claim(self, client: ClientState | None, row: ClaimRow) -> None:
-        if row.outcome != Outcome.APPLIED:
-            self._count_refusal(row)
-            return
-        rollout = self._current(row)
-        if rollout is None or client is None:
-            return
-        claim = Claim(client.id, row.claim, rollout, row.model_call_id, row.at)
-        client.claims[row.claim] = claim
-        rollout.open[client.id, row.claim] = claim
-        self._open += 1
-        self.counts["claims"] += 1
-
-    def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
-        if row.outcome in (Outcome.FENCED, Outcome.UNKNOWN_GENERATION):
-            self._count_refusal(row)
-            return
-        rollout = self._current(row)
-        if rollout is None:
-            return
-        closed = client is not None and row.claim != NO_CLAIM and self._close(client, row.claim, rollout, ref)
-        if row.outcome == Outcome.APPLIED:
-            entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref)
-            rollout.entries.append(entry)
-            rollout.calls[row.model_call_id] = entry
-            rollout.next_index = row.call_index + 1
-            self.counts["commits"] += 1
-            if rollout.merged:
-                self._late += 1
-            if not closed:
-                self._hold(rollout, ref)
-        elif row.outcome == Outcome.DUPLICATE:
-            self.counts["duplicates"] += 1
-        else:
-            self.counts["conflicts" if row.outcome == Outcome.CONFLICT else "refused_rows"] += 1
-            rollout.add_reason(REFUSED)
-
-    def _apply_release(self, client: ClientState | None, row: ReleaseRow, ref: FrameRef) -> None:
-        if row.outcome != Outcome.APPLIED:
-            self._count_refusal(row)
-            return
-        rollout = self._current(row)
-        if rollout is None or client is None:
-            return
-        was_lost = (client.id, row.claim) in rollout.lost
-        if self._close(client, row.claim, rollout, ref) or was_lost:
-            if row.reason:
-                rollout.add_reason(row.reason)
-            self.counts["releases"] += 1
-
-    def _apply_loss(self, row: LossRow, ref: FrameRef) -> None:
-        rollout = self._current(row)
-        client = self.clients.get(row.client)
-        if rollout is None or client is None or (row.client, row.claim) not in rollout.open:
-            return
-        self._close(client, row.claim, rollout, ref)
-        rollout.lost.add((row.client, row.claim))
-        rollout.add_reason(LOST)
-        self.counts["losses"] += 1
-
-    def _apply_mark(self, row: MarkRow) -> None:
-        if row.outcome != Outcome.APPLIED:
-            self._count_refusal(row)
-            return
-        rollout = self._current(row)
-        if rollout is not None:
-            rollout.add_reason(row.reason, row.count)
-
-    def _apply_clear(self, row: ClearRow, ref: FrameRef) -> None:
-        rollout = self.rollout(row.rollout)
-        if row.outcome != Outcome.APPLIED or row.generation <= rollout.generation:
-            return
-        # The claims close as fenced; until the clear is durable they are still outstanding, for a crash may undo it.
-        for claim in rollout.open.values():
-            self._forget_claim(claim)
-            self._hold(rollout, ref)
-            self.counts["fenced"] += 1
-        self._open -= len(rollout.open)
-        rollout.open.clear()
-        rollout.begin(row.generation, row.request)
-        self.counts["clears"] += 1
-
-    def _apply_merge(self, row: MergeRow) -> None:
-        rollout = self._current(row)
-        if rollout is not None:
-            rollout.merged = True
-            rollout.returned = max(rollout.returned, row.returned)
-            rollout.issued = max(rollout.issued, row.issued)
-            self.counts["merges"] += 1
-
-    # -- claims and batches -------------------------------------------------------------------------------------
-
-    def _close(self, client: ClientState, number: int, rollout: RolloutState, ref: FrameRef) -> bool:
-        """Close a claim if it is open, and retract its loss if it was lost. True if it was open."""
-        key = (client.id, number)
-        claim = rollout.open.pop(key, None)
-        if claim is None:
-            rollout.retract_loss(key)
-            return False
-        client.claims.pop(number, None)
-        self._open -= 1
-        self._hold(rollout, ref)
-        return True
-
-    def _forget_claim(self, claim: Claim) -> None:
-        client = self.clients.get(claim.client)
-        if client is not None:
-            client.claims.pop(claim.number, None)
-
-    def _hold(self, rollout: RolloutState, ref: FrameRef) -> None:
-        """Something of the rollout is applied and must be durable before it counts as settled."""
-        rollout.closing += 1
-        self._closing += 1
-        self._closings.append((ref.sequence, rollout))
-
     def _remember(self, client: ClientState, sender: SenderRow, sequence: int, results: list[Result]) -> None:
         client.answers[sender.batch] = (sequence, results)
         if sender.confirmed > client.confirmed:
@@ -477,5 +281,5 @@ class Ledger:
             for batch in [number for number in client.answers if number <= sender.confirmed]:
                 del client.answers[batch]
 
-    def _count_refusal(self, row: ClientRow) -> None:
-        self.counts["fenced" if row.outcome == Outcome.FENCED else "refused_rows"] += 1
+
+__all__ = ["ANSWERS_KEPT_S", "NOTHING_SETTLED", "Applied", "ClientState", "Ledger", "Repeated", "Settled"]

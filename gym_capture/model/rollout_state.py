@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.rows import Part
 
@@ -16,6 +18,12 @@ DAMAGED = "damaged"
 PLAIN = ""
 """Incompleteness reasons. The plain marker has no name; others may be named by clients."""
 
+MAX_CLEARS_KEPT = 64
+"""How many clears of one rollout are remembered by their request."""
+
+_encode_parts = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
+
 
 class Entry:
     """One committed exchange of the current generation, and where its parts lie.
@@ -23,17 +31,23 @@ class Entry:
     Attributes:
         call_index: durable append order in the generation, from 0.
         model_call_id, digest: its identity.
-        parts: offsets are relative to the body of the frame that `ref` names.
+        parts: offsets are relative to the body of the frame that `ref` names. Kept packed: an owner holds an entry for
+            every call of the run, and five parts as objects take 1 KB.
     """
 
-    __slots__ = ("call_index", "digest", "model_call_id", "parts", "ref")
+    __slots__ = ("_parts", "call_index", "digest", "model_call_id", "ref")
 
     def __init__(self, call_index: int, model_call_id: str, digest: bytes, parts: list[Part], ref: FrameRef) -> None:
         self.call_index = call_index
         self.model_call_id = model_call_id
         self.digest = digest
-        self.parts = parts
+        self._parts = _encode_parts(parts)
         self.ref = ref
+
+    @property
+    def parts(self) -> list[Part]:
+        """Where its bytes lie."""
+        return _decode_parts(self._parts)
 
 
 class Claim:
@@ -77,12 +91,13 @@ class RolloutState:
         reasons: incompleteness reasons with their counts.
         merged, returned: whether a merge was journaled, and the call index below which merges returned all rows.
         issued: the most calls that a merging caller said were issued.
-        clear_request: the request that began this generation; the same request again begins no other.
+        clears: request → the generation that it began; the same request again begins no other.
+        refused: (model_call_id, digest) of the exchanges refused as conflicts; the same again is no further loss.
     """
 
     __slots__ = (
         "calls",
-        "clear_request",
+        "clears",
         "closing",
         "entries",
         "generation",
@@ -93,6 +108,7 @@ class RolloutState:
         "next_index",
         "open",
         "reasons",
+        "refused",
         "returned",
     )
 
@@ -101,15 +117,20 @@ class RolloutState:
         self.generation = 0
         self.open: dict[tuple[bytes, int], Claim] = {}
         self.closing = 0
+        self.clears: dict[str, int] = {}
         self.begin(0, "")
 
     def begin(self, generation: int, request: str) -> None:
         """Start a generation with nothing in it. The caller has closed the open claims."""
         self.generation = generation
-        self.clear_request = request
+        if request:
+            self.clears[request] = generation
+            if len(self.clears) > MAX_CLEARS_KEPT:
+                del self.clears[next(iter(self.clears))]
         self.entries: list[Entry] = []
         self.calls: dict[str, Entry] = {}
         self.lost: set[tuple[bytes, int]] = set()
+        self.refused: set[tuple[str, bytes]] = set()
         self.reasons: dict[str, int] = {}
         self.next_index = 0
         self.merged = False
@@ -124,26 +145,28 @@ class RolloutState:
     @property
     def holes(self) -> int:
         """Call indexes that are known to have been given and are in no readable row."""
-        return self.next_index - len(self.entries)
+        return max(0, self.next_index - len(self.entries))
 
     @property
     def late(self) -> int:
         """Rows that landed after a merge and that no merge has returned."""
-        return self.next_index - self.returned if self.merged else 0
+        return max(0, self.next_index - self.returned) if self.merged else 0
 
     def add_reason(self, reason: str, count: int = 1) -> None:
-        """Count one more reason why evidence is missing."""
+        """Count `count` more exchanges that are missing for `reason`."""
         self.reasons[reason] = self.reasons.get(reason, 0) + count
 
-    def retract_loss(self, key: tuple[bytes, int]) -> None:
-        """A lost claim's exchange arrived after all; only its own loss is forgotten."""
-        if key in self.lost:
-            self.lost.remove(key)
-            left = self.reasons[LOST] - 1
-            if left:
-                self.reasons[LOST] = left
-            else:
-                del self.reasons[LOST]
+    def retract_loss(self, key: tuple[bytes, int]) -> bool:
+        """A lost claim's holder is back, or its exchange arrived after all: forget that loss, if there is one."""
+        if key not in self.lost:
+            return False
+        self.lost.remove(key)
+        left = self.reasons[LOST] - 1
+        if left:
+            self.reasons[LOST] = left
+        else:
+            del self.reasons[LOST]
+        return True
 
     def view(self) -> RolloutView:
         """A snapshot; `reasons` include the calls that were issued and are nowhere."""

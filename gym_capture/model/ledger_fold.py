@@ -1,0 +1,325 @@
+"""The fold of the log: what completed rows make of rollouts, claims and clients. Pure.
+
+The same methods apply a row live and in a replay, so that what a restart rebuilds is what was decided. What is applied
+is not durable yet: `durable(sequence)` says how far the log is on disk, and only then does a closed claim stop being
+outstanding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gym_capture.model.codec import FrameRef
+from gym_capture.model.rollout_state import DAMAGED, LOST, REFUSED, Claim, Entry, RolloutState
+from gym_capture.model.rows import (
+    NO_CLAIM,
+    ClaimRow,
+    ClearRow,
+    ClientRow,
+    CommitRow,
+    LossRow,
+    MarkRow,
+    MergeRow,
+    Outcome,
+    ReleaseRow,
+    Result,
+    Row,
+)
+
+
+class Settled(NamedTuple):
+    """What became quiescent: the rollouts that lost their last outstanding claim, and whether the whole run did."""
+
+    rollouts: list[str]
+    run: bool
+
+
+NOTHING_SETTLED = Settled([], False)
+
+
+class ClientState:
+    """What the ledger knows of one client process. It stays for good, so that no batch is applied twice.
+
+    Attributes:
+        deadline: when its lease ends, on the owner's serving clock (seconds).
+        live: whether the lease is running.
+        claims: its open claims by number.
+        answers: batch number → (frame sequence, results), until the client confirms their receipt.
+        confirmed: every batch up to this one was confirmed.
+    """
+
+    __slots__ = ("answers", "claims", "confirmed", "deadline", "id", "live")
+
+    def __init__(self, client_id: bytes, deadline: float) -> None:
+        self.id = client_id
+        self.deadline = deadline
+        self.live = True
+        self.claims: dict[int, Claim] = {}
+        self.answers: dict[int, tuple[int, list[Result]]] = {}
+        self.confirmed = 0
+
+
+class LedgerFold:
+    """Rollouts and clients as the rows so far made them.
+
+    Attributes:
+        rollouts: by id. Ids that only ever had rows refused are not among them.
+        clients: by id.
+        counts: what happened, by name; `rows_without_token`, `repeated_batches` and `expired_clients` since the owner
+            started, the others since the run began.
+        durable_sequence: all frames up to it are on disk.
+    """
+
+    def __init__(self) -> None:
+        self.rollouts: dict[str, RolloutState] = {}
+        self.clients: dict[bytes, ClientState] = {}
+        self.counts: Counter[str] = Counter()
+        self.durable_sequence = 0
+        self._open = 0
+        self._closing = 0
+        self._closings: deque[tuple[int, RolloutState]] = deque()
+        self._late = 0
+
+    # -- what is outstanding ------------------------------------------------------------------------------------
+
+    @property
+    def outstanding(self) -> int:
+        """Outstanding claims of the whole run."""
+        return self._open + self._closing
+
+    @property
+    def late(self) -> int:
+        """Rows of the run that landed after a merge of their rollout and that no merge has returned."""
+        return self._late
+
+    def outstanding_of(self, rollout_id: str) -> int:
+        """Outstanding claims of one rollout, 0 for an unknown one."""
+        rollout = self.rollouts.get(rollout_id)
+        return rollout.outstanding if rollout else 0
+
+    def open_claims(self) -> Iterable[Claim]:
+        """All open claims, in no order."""
+        for client in self.clients.values():
+            yield from client.claims.values()
+
+    def durable(self, sequence: int) -> Settled:
+        """All frames up to `sequence` are on disk: their closings count from now on."""
+        self.durable_sequence = sequence
+        closings = self._closings
+        if not closings or closings[0][0] > sequence:
+            return NOTHING_SETTLED
+        settled: list[str] = []
+        while closings and closings[0][0] <= sequence:
+            _, rollout = closings.popleft()
+            rollout.closing -= 1
+            self._closing -= 1
+            if not rollout.closing and not rollout.open:
+                settled.append(rollout.id)
+        return Settled(settled, not self.outstanding)
+
+    def rollout(self, rollout_id: str) -> RolloutState:
+        """The state of one rollout, made when it is new."""
+        rollout = self.rollouts.get(rollout_id)
+        if rollout is None:
+            rollout = self.rollouts[rollout_id] = RolloutState(rollout_id)
+        return rollout
+
+    # -- applying -----------------------------------------------------------------------------------------------
+
+    def _apply(self, client: ClientState | None, row: Row, ref: FrameRef) -> None:
+        """Change the state as a completed row says; live and in replay alike. Damage may have swallowed rows before."""
+        kind = type(row)
+        if kind is CommitRow:
+            self._apply_commit(client, row, ref)  # type: ignore[arg-type]
+        elif kind is ClaimRow:
+            self._apply_claim(client, row, ref)  # type: ignore[arg-type]
+        elif kind is ReleaseRow:
+            self._apply_release(client, row, ref)  # type: ignore[arg-type]
+        elif kind is LossRow:
+            self._apply_loss(row, ref)  # type: ignore[arg-type]
+        elif kind is MarkRow:
+            self._apply_mark(row, ref)  # type: ignore[arg-type]
+        elif kind is ClearRow:
+            self._apply_clear(row, ref)  # type: ignore[arg-type]
+        elif kind is MergeRow:
+            self._apply_merge(row)  # type: ignore[arg-type]
+
+    def _current(self, row: ClientRow | LossRow | MergeRow) -> RolloutState | None:
+        """The rollout, if the row belongs to its current generation. A later one means that its clear was damaged."""
+        rollout = self.rollout(row.rollout)
+        if row.generation == rollout.generation:
+            return rollout
+        if row.generation < rollout.generation:
+            return None
+        self._begin(rollout, row.generation, "")
+        rollout.add_reason(DAMAGED)
+        return rollout
+
+    def _begin(self, rollout: RolloutState, generation: int, request: str) -> None:
+        """Start a generation; what is open closes as fenced."""
+        for claim in rollout.open.values():
+            holder = self.clients.get(claim.client)
+            if holder is not None:
+                holder.claims.pop(claim.number, None)
+        self.counts["fenced"] += len(rollout.open)
+        self._open -= len(rollout.open)
+        self._late -= rollout.late
+        rollout.open.clear()
+        rollout.begin(generation, request)
+
+    def _apply_claim(self, client: ClientState | None, row: ClaimRow, ref: FrameRef) -> None:
+        if row.outcome != Outcome.APPLIED:
+            self._count_refusal(row)
+            return
+        rollout = self._current(row)
+        if rollout is None or client is None:
+            return
+        earlier = client.claims.get(row.claim)
+        if earlier is not None:
+            # The number is used again, so what closed it is missing here (damage).
+            self._close(client, row.claim, earlier.rollout, ref)
+            earlier.rollout.add_reason(DAMAGED)
+        claim = Claim(client.id, row.claim, rollout, row.model_call_id, row.at)
+        client.claims[row.claim] = claim
+        rollout.open[client.id, row.claim] = claim
+        rollout.retract_loss((client.id, row.claim))
+        self._open += 1
+        self.counts["claims"] += 1
+
+    def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
+        if row.outcome in (Outcome.FENCED, Outcome.UNKNOWN_GENERATION):
+            self._count_refusal(row)
+            self._close_mistaken(client, row, ref)
+            return
+        rollout = self._current(row)
+        if rollout is None:
+            return
+        closed = client is not None and row.claim != NO_CLAIM and self._close(client, row.claim, rollout, ref)
+        if row.outcome == Outcome.DUPLICATE:
+            self.counts["duplicates"] += 1
+            # Usually there; if damage swallowed the first one, this shows that there was one.
+            self._extend(rollout, row.call_index + 1)
+            return
+        if not closed:
+            self._hold(rollout, ref)
+        if row.outcome == Outcome.APPLIED and row.model_call_id not in rollout.calls:
+            self._append(rollout, row, ref)
+        elif row.outcome == Outcome.APPLIED and rollout.calls[row.model_call_id].digest == row.digest:
+            # It was committed again because the first one was unreadable then and is not now.
+            self.counts["duplicates"] += 1
+        else:
+            self._refuse(rollout, row)
+
+    def _append(self, rollout: RolloutState, row: CommitRow, ref: FrameRef) -> None:
+        entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref)
+        rollout.entries.append(entry)
+        rollout.calls[row.model_call_id] = entry
+        self._extend(rollout, row.call_index + 1)
+        self.counts["commits"] += 1
+
+    def _extend(self, rollout: RolloutState, next_index: int) -> None:
+        """Call indexes below `next_index` were given."""
+        if next_index > rollout.next_index:
+            late = rollout.late
+            rollout.next_index = next_index
+            self._late += rollout.late - late
+
+    def _refuse(self, rollout: RolloutState, row: CommitRow) -> None:
+        if row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID):
+            self.counts["refused_rows"] += 1
+            rollout.add_reason(REFUSED)
+            return
+        self.counts["conflicts"] += 1
+        conflict = (row.model_call_id, row.digest)
+        if conflict not in rollout.refused:
+            rollout.refused.add(conflict)
+            rollout.add_reason(REFUSED)
+
+    def _apply_release(self, client: ClientState | None, row: ReleaseRow, ref: FrameRef) -> None:
+        if row.outcome != Outcome.APPLIED:
+            self._count_refusal(row)
+            self._close_mistaken(client, row, ref)
+            return
+        rollout = self._current(row)
+        if rollout is None or client is None:
+            return
+        if self._close(client, row.claim, rollout, ref):
+            if row.reason:
+                rollout.add_reason(row.reason)
+            self.counts["releases"] += 1
+
+    def _apply_loss(self, row: LossRow, ref: FrameRef) -> None:
+        rollout = self._current(row)
+        client = self.clients.get(row.client)
+        if rollout is None or client is None or (row.client, row.claim) not in rollout.open:
+            return
+        self._close(client, row.claim, rollout, ref)
+        rollout.lost.add((row.client, row.claim))
+        rollout.add_reason(LOST)
+        self.counts["losses"] += 1
+
+    def _apply_mark(self, row: MarkRow, ref: FrameRef) -> None:
+        if row.outcome != Outcome.APPLIED:
+            self._count_refusal(row)
+            return
+        rollout = self._current(row)
+        if rollout is not None:
+            rollout.add_reason(row.reason, row.count)
+            self._hold(rollout, ref)
+
+    def _apply_clear(self, row: ClearRow, ref: FrameRef) -> None:
+        if row.outcome != Outcome.APPLIED:
+            return
+        rollout = self.rollout(row.rollout)
+        if row.generation <= rollout.generation:
+            return
+        # Until the clear is durable, what it fences is still outstanding, for a crash may undo it.
+        for _ in rollout.open:
+            self._hold(rollout, ref)
+        self._begin(rollout, row.generation, row.request)
+        self.counts["clears"] += 1
+
+    def _apply_merge(self, row: MergeRow) -> None:
+        rollout = self._current(row)
+        if rollout is not None:
+            self._extend(rollout, row.returned)
+            late = rollout.late
+            rollout.merged = True
+            rollout.returned = max(rollout.returned, row.returned)
+            rollout.issued = max(rollout.issued, row.issued)
+            self._late += rollout.late - late
+            self.counts["merges"] += 1
+
+    # -- closing ------------------------------------------------------------------------------------------------
+
+    def _close(self, client: ClientState, number: int, rollout: RolloutState, ref: FrameRef) -> bool:
+        """Close a claim that is open, or retract its loss. True if it was open or lost."""
+        key = (client.id, number)
+        if rollout.open.pop(key, None) is not None:
+            client.claims.pop(number, None)
+            self._open -= 1
+        elif not rollout.retract_loss(key):
+            return False
+        self._hold(rollout, ref)
+        return True
+
+    def _close_mistaken(self, client: ClientState | None, row: CommitRow | ReleaseRow, ref: FrameRef) -> None:
+        """A refused row names a claim that is open in the current generation: its holder thinks that it is closed."""
+        claim = client.claims.get(row.claim) if client is not None else None
+        if client is not None and claim is not None and claim.rollout.id == row.rollout:
+            self._close(client, row.claim, claim.rollout, ref)
+            claim.rollout.add_reason(REFUSED)
+
+    def _hold(self, rollout: RolloutState, ref: FrameRef) -> None:
+        """Something of the rollout is applied and must be durable before it counts as settled."""
+        rollout.closing += 1
+        self._closing += 1
+        self._closings.append((ref.sequence, rollout))
+
+    def _count_refusal(self, row: ClientRow) -> None:
+        if row.outcome == Outcome.FENCED:
+            self.counts["fenced"] += 1
+        else:
+            self.counts["duplicates" if row.outcome == Outcome.DUPLICATE else "refused_rows"] += 1
