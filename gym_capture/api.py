@@ -60,7 +60,8 @@ def start(
     launched = launch(loaded, takeover=takeover)
     spec = launched.spec
     options = client_options(spec.run, loaded.capture)
-    return open_client(Source(spec.run, directory, spec.name, spec.namespace, loaded.capture.transport, options))
+    source = Source(spec.run, directory, spec.name, spec.namespace, loaded.capture.transport, options)
+    return open_client(source, new_owner=launched.created)
 
 
 def initialise_ray(config: RayConfig) -> None:

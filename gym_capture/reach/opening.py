@@ -11,16 +11,22 @@ from gym_capture.errors import ConfigError
 from gym_capture.reach.auto_transport import AutoTransport
 from gym_capture.reach.directory_reader import DirectoryReader
 from gym_capture.reach.locators import ActorLocator, DirectoryLocator, FirstLocator, ray_is_initialised
-from gym_capture.reach.shared_host import share_host
+from gym_capture.reach.shared_host import forget_core, share_host
 from gym_capture.reach.source import Source
 
 
-def open_client(source: Source) -> CaptureClient:
+def open_client(source: Source, *, new_owner: bool = False) -> CaptureClient:
     """A client of the source's owner. Opens no connection yet: the first call does.
 
     All clients of one run and transport in a process share one core; the options of the first one hold.
+
+    Args:
+        new_owner: the owner has only now come up: a core that was told there is none would rest for a while.
     """
-    host = share_host((source.run, source.transport), lambda: CoreHost(transport_of(source), source.options))
+    key = (source.run, source.transport)
+    if new_owner:
+        forget_core(key)
+    host = share_host(key, lambda: CoreHost(transport_of(source), source.options))
     reader = DirectoryReader(source.directory, source.run) if source.directory is not None else None
     return CaptureClient(host, reopen=(open_client, (source,)), payload_reader=reader, evidence_reader=reader)
 

@@ -43,6 +43,12 @@ def share_host(key: Key, make: Callable[[], CoreHost]) -> SharedHost:
         return share
 
 
+def forget_core(key: Key) -> None:
+    """Let the next client make a core of its own; clients that share the present one keep it."""
+    with _lock:
+        _cores.pop(key, None)
+
+
 class SharedHost:
     """What one client holds of a core (a `client.host.Host`). Made by `share_host`."""
 
