@@ -228,7 +228,7 @@ class Dispatcher:
             "rollout %s failed (%s: %s)%s",
             attempt.rollout_id,
             ending.error_type,
-            ending.message[:300],
+            ending.message[:120],
             "; it is tried again" if again else "",
         )
         if again:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from gym_capture.actor.naming import default_actor_name
 from gym_capture.collect.ray_worker import RayWorker, ray_workers
 from gym_capture.collect.worker import WorkerSpec
 from gym_capture.config import CaptureConfig
-from gym_capture.errors import GymCaptureError
+from gym_capture.errors import DirectoryHeld, GymCaptureError
 from gym_capture.reach.locators import named_actors
 
 if TYPE_CHECKING:
     from gym_capture.client.client import CaptureClient
 
 logger = logging.getLogger(__name__)
+
+EMBEDDED_DIES_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ async def open_run(config: CaptureConfig, rollout: str) -> AsyncIterator[OpenRun
     api.initialise_ray(config.ray)
     try:
         joined = not config.observability_enabled or _owner_name(config) in named_actors(config.capture.namespace)
-        capture = api.start(config)
+        capture = _start(config)
         try:
             spec = WorkerSpec(rollout, (os.getcwd(),), capture, config.collect.rollout_timeout_s)
             yield OpenRun(capture, ray_workers(spec, config.collect))
@@ -53,6 +56,18 @@ async def open_run(config: CaptureConfig, rollout: str) -> AsyncIterator[OpenRun
     finally:
         if own_ray:
             ray.shutdown()
+
+
+def _start(config: CaptureConfig) -> CaptureClient:
+    """The owner's client. An embedded Ray that was killed with its driver may take a moment to die, its owner too."""
+    deadline = time.monotonic() + (EMBEDDED_DIES_WITHIN_S if config.ray.address == "local" else 0.0)
+    while True:
+        try:
+            return api.start(config)
+        except DirectoryHeld as error:
+            if time.monotonic() >= deadline:
+                raise
+            logger.warning("waiting for the owner of a run that was killed: %s", error)
 
 
 def _owner_name(config: CaptureConfig) -> str:

@@ -64,4 +64,6 @@ def ray_workers(spec: WorkerSpec, collect: CollectConfig) -> Callable[[], RayWor
 
 
 def _told(error: RayError) -> str:
-    return " ".join(str(error).split())[:1000]
+    """What Ray says, on one line and without its guesses."""
+    text, _, _ = " ".join(str(error).split()).partition(" Some common causes include")
+    return text[:1000]
