@@ -106,9 +106,7 @@ async def test_it_is_found_by_directory_by_name_by_environment_and_as_the_only_o
 ) -> None:
     await capture.record("r", exchange("a"))
     directory = capture_config["model_call_capture_dir"]
-    [entry] = [
-        each for each in ray_cluster.util.list_named_actors(all_namespaces=True) if each["namespace"] == namespace
-    ]
+    [name] = named_actors(namespace)
     run = (await capture.stats())["run"]
     monkeypatch.delenv("GYM_CAPTURE_DIR", raising=False)
     monkeypatch.delenv("GYM_CAPTURE_NAME", raising=False)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import read_cases
-from tests.model.exact import exact
-from tests.model_calls.legacy import write_case
 
 from gym_capture import model_calls
 from gym_capture.errors import DamagedLog
 from gym_capture.model.record import ModelCallRecord
 from gym_capture.model.verifiers import VerifierInvocation
 from gym_capture.storage.names import nemo_gym_file, nemo_gym_incomplete_file
+from tests.cases import read_cases
+from tests.model.exact import exact
+from tests.model_calls.legacy import write_case
 
 MERGES = read_cases("merge.jsonl")
 
