@@ -99,19 +99,28 @@ class StreamLink(asyncio.Protocol):
         self._news: asyncio.Future[None] | None = None
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes | memoryview] = []
         self._written = 0
         self._read = 0
 
     # -- Link ---------------------------------------------------------------------------------------------------
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Queue one encoded message; what is queued in one step of the loop leaves in one write."""
-        if self._transport is None:
+        """Send one encoded message. It leaves at once: the core has formed its batch already."""
+        transport = self._transport
+        if transport is None:
             return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out += buffers
+        small: list[bytes | memoryview] = []
+        for buffer in buffers:
+            self._written += len(buffer)
+            if len(buffer) < _JOIN_BYTES:
+                small.append(buffer)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(buffer)
+        if small:
+            transport.write(b"".join(small))
 
     async def receive(self) -> list[Message]:
         """The next messages, at least one."""
@@ -126,7 +135,6 @@ class StreamLink(asyncio.Protocol):
 
     def close(self) -> None:
         """Let go of the connection, after what was sent."""
-        self._flush()
         transport = self._transport
         self._end("")
         if transport is not None:
@@ -134,10 +142,13 @@ class StreamLink(asyncio.Protocol):
 
     @property
     def progress(self) -> int:
-        """Bytes that the network has taken and given."""
+        """Bytes that came, and those of a message under way that the network has taken.
+
+        What went out whole does not count: the kernel takes the beats to a frozen owner, too.
+        """
         transport = self._transport
         left = transport.get_write_buffer_size() if transport is not None else 0
-        return self._written - left + self._read
+        return self._read + (self._written - left if left else 0)
 
     # -- asyncio's callbacks ------------------------------------------------------------------------------------
 
@@ -166,27 +177,8 @@ class StreamLink(asyncio.Protocol):
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        transport = self._transport
-        if transport is None or not out:
-            return
-        small: list[bytes | memoryview] = []
-        for buffer in out:
-            self._written += len(buffer)
-            if len(buffer) < _JOIN_BYTES:
-                small.append(buffer)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(buffer)
-        if small:
-            transport.write(b"".join(small))
-
     def _end(self, why: str) -> None:
         self._transport = None
-        self._out = []
         if self._broken is None:
             self._broken = why
         self._wake()
