@@ -299,7 +299,9 @@ class CaptureService:
     def note_protocol_error(self, error: ProtocolError) -> None:
         """A connection carried something that it must not."""
         self.connections.counts["protocol_errors"] += 1
-        logger.warning("a connection was closed: %s", error)
+        count = self.connections.counts["protocol_errors"]
+        if not count & (count - 1):  # ever more seldom, for a client may do it again and again
+            logger.warning("a connection was closed (%d so far): %s", count, error)
 
     # -- quiescence ---------------------------------------------------------------------------------------------
 

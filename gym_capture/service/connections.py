@@ -24,6 +24,7 @@ class Connections:
         counts: what happened, by name.
         buffered: bytes of batches that were received and not answered yet.
         paused: sessions that are not read now.
+        damaged: how often a batch (client id, number) arrived damaged, until it arrives whole.
     """
 
     def __init__(self, settings: OwnerSettings) -> None:
@@ -31,6 +32,7 @@ class Connections:
         self.counts: Counter[str] = Counter()
         self.buffered = 0
         self.paused: set[Session] = set()
+        self.damaged: Counter[tuple[bytes, int]] = Counter()
         self._settings = settings
         self._all: set[Session] = set()
         self._places: dict[bytes, str] = {}

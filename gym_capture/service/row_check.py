@@ -2,7 +2,7 @@
 
 A row that breaks a rule costs itself only: it stays in its batch as *refused* (so that a repeated batch is answered the
 same, also after a restart) and the others apply. Bytes that do not match their checksum were damaged on the way: the
-batch is not believed at all and comes again.
+batch is not believed at all and comes again. If it comes damaged again and again, it was damaged before it was sent.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ _KINDS = frozenset(PartKind)
 _RECORD = int(PartKind.RECORD)
 
 
+class DamagedOnTheWay(ProtocolError):
+    """Bytes of a batch do not match their checksum; nothing of it was applied, and it may come again."""
+
+
 def check_rows(
-    rows: Sequence[ClientRow], body: bytes, known: Container[str], max_exchange_bytes: int
+    rows: Sequence[ClientRow], body: bytes, known: Container[str], max_exchange_bytes: int, *, last_try: bool = False
 ) -> Sequence[ClientRow]:
     """The rows as the ledger may apply them: completed by the owner alone, refused ones marked.
 
@@ -44,9 +48,10 @@ def check_rows(
     Args:
         body: what the commits' parts lie in.
         known: rollout ids that were found valid before.
+        last_try: an exchange that does not match its checksum is refused like any other row.
 
     Raises:
-        ProtocolError: a part does not match its checksum.
+        DamagedOnTheWay: a part does not match its checksum.
     """
     stand_ins: list[int] = []
     for index, row in enumerate(rows):
@@ -56,7 +61,7 @@ def check_rows(
         kind = type(row)
         row.outcome = Outcome.APPLIED
         if kind is CommitRow:
-            row.outcome = _commit_outcome(row, body, max_exchange_bytes)  # type: ignore[arg-type]
+            row.outcome = _commit_outcome(row, body, max_exchange_bytes, last_try)  # type: ignore[arg-type]
         elif not CURRENT <= row.generation <= MAX_GENERATION or not _is_sane(row):
             stand_ins.append(index)
     if not stand_ins:
@@ -89,7 +94,7 @@ def _is_reason(text: str) -> bool:
     return len(text) <= MAX_REASON_CHARACTERS and (not text or text.replace("_", "").isalnum())
 
 
-def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Outcome:
+def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_try: bool) -> Outcome:
     row.call_index = PENDING_INDEX
     outcome = Outcome.APPLIED
     if (
@@ -103,7 +108,7 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Out
     elif not row.parts or row.parts[0].kind != _RECORD:
         outcome = Outcome.INVALID
     else:
-        outcome = _parts_outcome(row, body, max_exchange_bytes)
+        outcome = _parts_outcome(row, body, max_exchange_bytes, last_try)
     if outcome != Outcome.APPLIED:
         row.parts = []
         # Nothing is kept of it, so its name only has to fit.
@@ -112,7 +117,7 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Out
     return outcome
 
 
-def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Outcome:
+def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_try: bool) -> Outcome:
     size = len(body)
     given = 0
     for part in row.parts:
@@ -121,7 +126,9 @@ def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int) -> Outc
         if not 0 <= offset <= end <= size or part.kind not in _KINDS or part.raw < 0:
             return Outcome.INVALID
         if checksum(body[offset:end]) != part.crc:
-            raise ProtocolError(
+            if last_try:
+                return Outcome.INVALID
+            raise DamagedOnTheWay(
                 "an exchange arrived damaged: its bytes do not match their checksum. Nothing of the batch was kept; "
                 "the connection is closed and the client sends it again."
             )

@@ -36,8 +36,8 @@ from gym_capture.model.messages import (
     decode_from_client,
     encode_message,
 )
-from gym_capture.model.rows import CommitRow, Outcome, Result
-from gym_capture.service.row_check import check_rows
+from gym_capture.model.rows import ClientRow, CommitRow, Outcome, Result
+from gym_capture.service.row_check import DamagedOnTheWay, check_rows
 from gym_capture.service.settings import PACKAGE_VERSION
 from gym_capture.service.state import State
 from gym_capture.service.waiters import Waiter
@@ -50,6 +50,8 @@ Send = Callable[[Sequence[bytes | memoryview]], None]
 
 _CLIENT_ID_BYTES = 16
 _MAX_CALLS = 200_000
+_DAMAGED_TRIES = 3
+"""A batch that arrived damaged so often was so when it was sent; its damaged exchanges are refused."""
 
 
 class Session:
@@ -217,7 +219,7 @@ class Session:
         ledger = service.ledger
         if batch.batch < 1 or not 0 <= batch.confirmed < batch.batch:
             raise ProtocolError(f"batch {batch.batch} cannot confirm batch {batch.confirmed}")
-        rows = check_rows(batch.rows, body, ledger.rollouts, service.settings.max_exchange_bytes)
+        rows = self._checked(batch, body)
         ref = FrameRef(ledger.last_sequence + 1, service.epoch)
         now, wall = service.now(), service.clock.time()
         applied = ledger.apply_batch(self.client, batch.batch, batch.confirmed, rows, ref, now, wall)
@@ -230,6 +232,22 @@ class Session:
         )
         service.connections.received(self, size)
         service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))
+
+    def _checked(self, batch: Batch, body: bytes) -> Sequence[ClientRow]:
+        """The batch's rows as the ledger may apply them."""
+        service = self._service
+        damaged = service.connections.damaged
+        last_try = bool(damaged) and damaged[self.client, batch.batch] >= _DAMAGED_TRIES
+        try:
+            rows = check_rows(
+                batch.rows, body, service.ledger.rollouts, service.settings.max_exchange_bytes, last_try=last_try
+            )
+        except DamagedOnTheWay:
+            damaged[self.client, batch.batch] += 1
+            raise
+        if damaged:
+            damaged.pop((self.client, batch.batch), None)
+        return rows
 
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
         self._service.connections.answered(self, size)

@@ -15,8 +15,8 @@ from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
-from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.storage.recovery import recover
+from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.testing.faulty_files import FaultyDisk, FaultyFiles
 from gym_capture.testing.in_process import InProcessTransport
 from gym_capture.testing.manual_clock import ManualClock
