@@ -6,6 +6,7 @@ import asyncio
 import base64
 import copy
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,9 @@ def test_every_case_merges_alike_through_the_owner_and_at_rest(
 async def test_a_merge_inside_a_running_loop_never_waits_for_claims(client: CaptureClient, tmp_path: Path) -> None:
     await client.record("r", exchange("done"))
     async with client.rollout("r").claim(dialect="chat") as call:
+        before = time.monotonic()
         value = merged(tmp_path)
+        assert time.monotonic() - before < model_calls.CAPTURE_DRAIN_TIMEOUT_S / 2
         assert value["gaps"] == [{"code": "model_call_capture_pending", "detail": "count=1"}]
         assert [each["model_call_id"] for each in value["calls"]] == ["done"]
         call.complete(response={})
