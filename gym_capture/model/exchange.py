@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from gym_capture.errors import DamagedLog, FormatError, InvalidExchange
+from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
 from gym_capture.model.json_text import decode_json, to_json
 from gym_capture.model.record import derive_fields
@@ -99,6 +99,7 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
     Raises:
         InvalidExchange: not a mapping, no known dialect, a model_call_id that is not a string, or values without a
             JSON form.
+        ExchangeTooLarge: it has more than `MAX_RAW_BYTES`, whatever the configuration allows.
     """
     if not isinstance(exchange, Mapping):
         raise InvalidExchange(f"an exchange is a mapping, not a {type(exchange).__name__}")
@@ -125,7 +126,13 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
             texts[kind] = Text(text, PartFlag.NONSTANDARD if nonstandard else 0)
     meta = to_json({key: None if key in PAYLOADS else value for key, value in given.items()})
     fields = derive_fields(meta.value | stored) if derivable else None
-    return Snapshot(_storable(call_id), Text(meta.text, PartFlag.NONSTANDARD if meta.nonstandard else 0), texts, fields)
+    meta_text = Text(meta.text, PartFlag.NONSTANDARD if meta.nonstandard else 0)
+    frozen = Snapshot(_storable(call_id), meta_text, texts, fields)
+    if frozen.raw_bytes > MAX_RAW_BYTES:
+        raise ExchangeTooLarge(
+            f"an exchange has {frozen.raw_bytes} bytes, at most {MAX_RAW_BYTES} are stored. Nothing was written."
+        )
+    return frozen
 
 
 def _storable(text: str) -> str:

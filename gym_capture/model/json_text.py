@@ -1,109 +1,172 @@
 """JSON text, kept as it was: encoding values without loss, and telling text that the standard refuses.
 
-A fast encoder does the common case. It has two habits that would lose evidence (NaN becomes null; integers beyond
-64 bits pass unmarked), so its output is checked, and whatever it can't say goes through the standard library's
-encoder instead and is flagged.
+A fast encoder does the common case. It has habits that would lose evidence (NaN becomes null, bytes become base64,
+keys 1 and "1" become one key, objects of unknown types become whatever they look like), so what it wrote is read back
+and compared with what was given. Only what differs is looked at piece by piece.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gym_capture.errors import InvalidExchange
 
-_encode_msgpack = msgspec.msgpack.Encoder(enc_hook=lambda value: _plain(value)).encode
-# In msgpack a float64 is 0xcb and eight bytes; NaN and infinities have all exponent bits set. UTF-8 text can't match.
-_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-_LONG_DIGITS = re.compile(rb"\d{19}")
-_INT64 = (-(2**63), 2**64 - 1)
+_BYTES = (bytes, bytearray, memoryview)
+_CONVERSIONS = ("model_dump", "to_dict", "tolist", "item")
+_encode_msgpack = msgspec.msgpack.Encoder().encode
 
 
-def _plain(value: Any) -> Any:
-    """What a value that JSON does not know stands for (models of SDKs, numbers of array libraries)."""
-    for name in ("model_dump", "to_dict", "tolist", "item"):
-        method = getattr(value, name, None)
-        if callable(method):
-            return method(mode="json") if name == "model_dump" else method()
-    raise TypeError(f"a {type(value).__name__} is not a JSON value")
+class JsonText(NamedTuple):
+    """A value as JSON text.
+
+    Fields: the `text`; whether it is `nonstandard` (NaN, infinities, integers over 64 bits, lone surrogates); whether
+    something in the value was `converted` (`model_dump()`, tuples, numbers as keys), so that reading the text back
+    gives other types than were given; and the `value` that reading it back gives, which shares nothing with the one
+    that was given.
+    """
+
+    text: bytes
+    nonstandard: bool
+    converted: bool
+    value: Any
 
 
 def encode_json(value: Any) -> tuple[bytes, bool, bool]:
     """A value as compact JSON text in UTF-8, with key order, numbers and strings as they are.
 
     Returns:
-        The text; whether it is nonstandard (NaN, infinities, integers over 64 bits, lone surrogates); and whether it
-        holds objects that were converted (`model_dump()` and the like), so that reading the text back gives more
-        than the value itself.
+        The text, whether it is nonstandard, and whether something was converted (`JsonText`).
 
     Raises:
         InvalidExchange: something in the value has no JSON form, or it refers to itself.
     """
-    converted = False
+    return to_json(value)[:3]
 
-    def plain(item: Any) -> Any:
-        nonlocal converted
-        converted = True
-        return _plain(item)
 
+def to_json(value: Any) -> JsonText:
+    """Like `encode_json`, with the value that reading the text back gives."""
     try:
-        try:
-            text = msgspec.json.encode(value, enc_hook=plain)
-        except UnicodeEncodeError:
-            return _encode_slowly(value, plain), True, converted
-        if b"null" in text and _may_hold_nan(value):
-            text = _encode_slowly(value, plain)
-            return text, _has_constants(text), converted
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        text = msgspec.json.encode(value)
+        again = msgspec.json.decode(text)
+        if again == value:
+            return JsonText(text, exceeds_64_bits(again), False, again)
+    except Exception:  # noqa: BLE001 - values of any type, their own methods may raise anything: looked at below
+        pass
+    try:
+        return _to_json_slowly(value)
+    except InvalidExchange:
+        raise
+    except RecursionError as error:
         raise InvalidExchange(
-            f"the value cannot be written as JSON: {error}. Give JSON values (dict, list, str, numbers, bool, None), "
-            "an object with model_dump(), or the body's bytes."
+            "the value cannot be written as JSON: it refers to itself or is nested too deeply. Give a plain JSON value "
+            "or the body's bytes."
         ) from error
-    return text, _has_long_integers(text), converted
+    except Exception as error:  # methods of the caller's objects (model_dump and the like) may raise anything
+        raise _refusal(str(error)) from error
 
 
-def _encode_slowly(value: Any, plain: Callable[[Any], Any]) -> bytes:
-    return json.dumps(value, default=plain, separators=(",", ":")).encode("ascii")
-
-
-def _may_hold_nan(value: Any) -> bool:
+def _to_json_slowly(value: Any) -> JsonText:
+    copier = _Copier()
+    plain = copier.copy(value)
     try:
-        return _NOT_FINITE.search(_encode_msgpack(value)) is not None
+        text = msgspec.json.encode(plain)
+        again = msgspec.json.decode(text)
+        if again == plain:
+            return JsonText(text, exceeds_64_bits(again), copier.converted, again)
+    except (UnicodeEncodeError, msgspec.MsgspecError):
+        pass  # lone surrogates
+    # NaN, infinities and surrogates; ASCII, so surrogates are escapes.
+    text = json.dumps(plain, separators=(",", ":")).encode("ascii")
+    return JsonText(text, True, copier.converted, json.loads(text))
+
+
+class _Copier:
+    """Copies a value into plain dicts, lists, strings, numbers, bools and None."""
+
+    def __init__(self) -> None:
+        self.converted = False
+
+    def copy(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (str, int, float, bool):
+            return value
+        if kind is dict:
+            return self._mapping(value)
+        if kind is list:
+            return [self.copy(item) for item in value]
+        self.converted = True
+        if isinstance(value, _BYTES):
+            raise _refusal("bytes inside a value have no JSON form")
+        if isinstance(value, Enum):
+            return self.copy(value.value)
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.copy(item) for item in value]
+        return self._object(value)
+
+    def _mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                self.converted = True
+            name = key if type(key) is str else _key_text(key)
+            if name in plain:
+                raise _refusal(f"two keys of an object are both written as {name[:80]!r}")
+            plain[name] = self.copy(item)
+        return plain
+
+    def _object(self, value: Any) -> Any:
+        """What a value that JSON does not know stands for (models of SDKs, numbers of array libraries, dates)."""
+        for name in _CONVERSIONS:
+            method = getattr(value, name, None)
+            if callable(method) and not isinstance(value, type):
+                return self.copy(method(mode="json") if name == "model_dump" else method())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: self.copy(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return self.copy(msgspec.to_builtins(value, builtin_types=_BYTES))
+
+
+def _key_text(key: Any) -> str:
+    """A key that is no string, as JSON writes it."""
+    if isinstance(key, Enum):
+        return _key_text(key.value)
+    if isinstance(key, str):
+        return str.__str__(key)
+    if key is None or isinstance(key, int | float):
+        return json.dumps(key)
+    plain = None if isinstance(key, _BYTES) else msgspec.to_builtins(key)
+    if not isinstance(plain, str):
+        raise _refusal(f"a {type(key).__name__} cannot be the key of an object")
+    return plain
+
+
+def _refusal(what: str) -> InvalidExchange:
+    return InvalidExchange(
+        f"the value cannot be written as JSON: {what}. Give JSON values (dict, list, str, numbers, bool, None), an "
+        "object with model_dump(), or the body's bytes."
+    )
+
+
+def exceeds_64_bits(value: Any) -> bool:
+    """Whether a plain JSON value holds an integer that neither int64 nor uint64 holds."""
+    try:
+        _encode_msgpack(value)
     except OverflowError:
         return True
-
-
-def _has_constants(text: bytes) -> bool:
-    found = False
-
-    def constant(name: str) -> None:
-        nonlocal found
-        found = True
-
-    json.loads(text, parse_constant=constant)
-    return found or _has_long_integers(text)
-
-
-def _has_long_integers(text: bytes) -> bool:
-    if _LONG_DIGITS.search(text) is None:
-        return False
-    found = False
-
-    def integer(digits: str) -> int:
-        nonlocal found
-        if len(digits) > 20 or not _INT64[0] <= int(digits) <= _INT64[1]:
-            found = True
-        return 0
-
-    json.loads(text, parse_int=integer)
-    return found
-
-
-_NOT_DECODED = object()
+    return False
 
 
 def decode_json(text: bytes) -> tuple[Any, bool]:
@@ -117,9 +180,12 @@ def decode_json(text: bytes) -> tuple[Any, bool]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        value = _NOT_DECODED
-    if value is not _NOT_DECODED:
-        return value, _has_long_integers(text)
+        pass
+    else:
+        try:
+            return value, exceeds_64_bits(value)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
     try:
         return json.loads(text, parse_int=_integer), True
     except RecursionError as error:

@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     kind: FrameKind
     sequence: int
     rows: bytes
-    count: int
+    row_count: int
     flags: int = 0
 
 
@@ -95,7 +95,7 @@ class Owner:
 
 def replay(ledger: Ledger, frame: Frame) -> None:
     """Replay a frame as it is read back from bytes."""
-    head = FrameHead(frame.kind, frame.flags, 1, 1, frame.sequence, frame.count, len(frame.rows), 0)
+    head = FrameHead(frame.kind, frame.flags, 1, 1, frame.sequence, frame.row_count, len(frame.rows), 0)
     ledger.replay(head, decode_rows(frame.rows), FrameRef(frame.sequence, 1, 0, 0))
 
 

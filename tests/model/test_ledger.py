@@ -6,7 +6,18 @@ import pytest
 
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.ledger import ANSWERS_KEPT_S, NOTHING_SETTLED, Applied, Repeated, Settled
-from gym_capture.model.rows import CURRENT, ClaimRow, CommitRow, LossRow, MarkRow, MergeRow, Outcome, Part, Result
+from gym_capture.model.rows import (
+    CURRENT,
+    ClaimRow,
+    ClientRow,
+    CommitRow,
+    LossRow,
+    MarkRow,
+    MergeRow,
+    Outcome,
+    Part,
+    Result,
+)
 from tests.model.ledgers import LEASE_S, A, B, Owner, R, claim, clear, commit, mark, release, replayed, state_of
 
 
@@ -204,7 +215,12 @@ def test_a_clear_begins_an_empty_generation_and_answers_its_token(owner: Owner) 
 
 def test_what_carries_the_token_of_a_cleared_generation_is_fenced(owner: Owner) -> None:
     owner.send(A, clear(), clear())
-    rows = [claim(1, generation=1), commit(2, generation=1), release(3, generation=1), mark("x", generation=0)]
+    rows: list[ClientRow] = [
+        claim(1, generation=1),
+        commit(2, generation=1),
+        release(3, generation=1),
+        mark("x", generation=0),
+    ]
     assert [result.outcome for result in owner.send(A, *rows)] == [Outcome.FENCED] * 4
     owner.sync()
     assert owner.ledger.outstanding == 0
@@ -214,7 +230,7 @@ def test_what_carries_the_token_of_a_cleared_generation_is_fenced(owner: Owner) 
 
 
 def test_a_generation_that_was_never_begun_is_unknown_and_makes_no_rollout(owner: Owner) -> None:
-    rows = [claim(1, generation=3), commit(0, generation=3)]
+    rows: list[ClientRow] = [claim(1, generation=3), commit(0, generation=3)]
     assert owner.send(A, *rows) == [Result(Outcome.UNKNOWN_GENERATION, 3)] * 2
     assert owner.ledger.rollouts == {}
 

@@ -118,7 +118,7 @@ class Plain:
         for key in [key for key, held in self.lost.items() if held == rollout]:
             del self.lost[key]
         for kept in (self.exchanges, self.reasons, self.conflicts, self.merged, self.issued):
-            kept.pop(rollout, None)  # type: ignore[attr-defined]
+            kept.pop(rollout, None)
         return Outcome.APPLIED, self.generation[rollout], -1
 
     def lose(self, key: tuple[bytes, int], sequence: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from gym_capture.model.codec import FrameHead, FrameKind, FrameRef
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.rollout_state import DAMAGED, LOST
-from gym_capture.model.rows import CURRENT, LossRow, MergeRow, OpenRow, Outcome, Result
+from gym_capture.model.rows import CURRENT, LossRow, MergeRow, OpenRow, Outcome, Result, Row
 from tests.model.ledgers import LEASE_S, A, B, Frame, Owner, R, claim, clear, commit, mark, partial, release, replayed
 
 
@@ -74,7 +74,7 @@ def test_any_frames_may_be_missing_or_partial(data: st.DataObject) -> None:
     for frame in owner.frames:
         fate = data.draw(st.sampled_from(["kept", "kept", "kept", "lost", "partial", "twice"]))
         if fate == "partial":
-            frames.append(partial(frame, sorted(data.draw(st.sets(st.integers(0, frame.count - 1))))))
+            frames.append(partial(frame, sorted(data.draw(st.sets(st.integers(0, frame.row_count - 1))))))
         elif fate != "lost":
             frames += [frame] * (2 if fate == "twice" and frame.kind == FrameKind.BATCH else 1)
     ledger = replayed(frames)
@@ -158,7 +158,7 @@ def test_damage_marks_the_rollouts_that_it_may_concern() -> None:
 
 def test_a_loss_or_a_merge_of_what_is_unknown_is_harmless() -> None:
     ledger = Ledger()
-    rows = [LossRow(R, 0, A, 1), MergeRow("8-0", 2, 0, 3), OpenRow(3, 0.0, "owner")]
+    rows: list[Row] = [LossRow(R, 0, A, 1), MergeRow("8-0", 2, 0, 3), OpenRow(3, 0.0, "owner")]
     ledger.replay(FrameHead(FrameKind.OWNER, 0, 1, 1, 5, 3, 0, 0), rows, FrameRef(5, 1))
     assert ledger.view(R).reasons is None
     assert ledger.view("8-0").reasons == {DAMAGED: 1, "unaccounted": 3}
