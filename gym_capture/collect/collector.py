@@ -118,7 +118,7 @@ async def _dispatch(
             on_started()
         pool = WorkerPool(run.start_worker, config.collect.workers, config.collect.concurrency)
         stack.push_async_callback(pool.close)
-        await pool.open()
+        await open_pool(pool, stop)
         watch = asyncio.create_task(_watch(run.capture, progress))
         stack.callback(watch.cancel)
         started = clock.monotonic()
@@ -141,6 +141,17 @@ async def _dispatch(
         summary.failed_attempts = progress.failed_attempts
         summary.seconds = clock.monotonic() - started
         summary.interrupted = stop.requested
+
+
+async def open_pool(pool: WorkerPool, stop: StopRequest) -> None:
+    """Wait for the first worker, or for a stop: a cluster may never have room for one."""
+    opening = asyncio.ensure_future(pool.open())
+    stop.on_change(opening.cancel)
+    try:
+        await opening
+    except asyncio.CancelledError:
+        if not stop.requested:
+            raise
 
 
 def _checked(config: CaptureConfig) -> RunPaths:

@@ -17,10 +17,10 @@ class StopRequest:
         self.grace_s = grace_s
         self.requested = False
         self.expired = False
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_change(self, listener: Callable[[], None]) -> None:
+    def on_change(self, listener: Callable[[], object]) -> None:
         """Call `listener` whenever `requested` or `expired` becomes true."""
         self._listeners.append(listener)
 

@@ -33,15 +33,16 @@ def gym_capture(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     """Start a command in a process group of its own, as a terminal does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "gym_capture", *arguments],
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=(cwd / "stderr.log").open("w"),
-        text=True,
-        start_new_session=True,
-    )
+    with (cwd / "stderr.log").open("w") as stderr:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gym_capture", *arguments],
+            cwd=cwd,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def document(ran: subprocess.CompletedProcess[str]) -> Any:

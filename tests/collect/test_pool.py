@@ -8,7 +8,9 @@ from collections import Counter
 import pytest
 
 from gym_capture.collect.attempt import Attempt, Ending, Failed, Finished
+from gym_capture.collect.collector import open_pool
 from gym_capture.collect.pool import Assignment, WorkerLost, WorkerPool
+from gym_capture.collect.stop import StopRequest
 from gym_capture.errors import RolloutFunctionError, WorkersUnavailable
 from tests.collect.fakes import input_row
 
@@ -163,3 +165,18 @@ async def test_a_cancelled_attempt_gives_its_place_back() -> None:
     workshop.made[0].finish()
     assert await second == Finished(None, 0)
     await pool.close()
+
+
+async def test_a_stop_ends_the_wait_for_workers_that_never_come() -> None:
+    never = FakeWorker(0)
+    never.up.clear()
+    pool = WorkerPool(lambda: never, workers=1, concurrency=1)
+    stop = StopRequest(grace_s=3600.0)
+    opening = asyncio.create_task(open_pool(pool, stop))
+    await settle()
+    assert not opening.done()
+    stop.request()
+    await opening
+    stop.expire()
+    await pool.close()
+    assert never.killed

@@ -1,0 +1,227 @@
+"""The commands without Ray: errors, exit statuses, help, and what is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from typer.testing import CliRunner, Result
+
+from gym_capture.cli.exits import Exit
+from gym_capture.cli.main import app
+from gym_capture.cli.progress_view import progress_line
+from gym_capture.cli.run import exit_status
+from gym_capture.cli.tables import MAX_NAMED, summary_view
+from gym_capture.collect.summary import FailedRollout, FinishedRollout, Progress, Summary
+from gym_capture.config import CaptureConfig, CollectConfig
+from gym_capture.storage.posix_files import PosixFiles
+from tests.storage.owners import Batch, Owner, exchange
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Commands set up logging for a process of their own."""
+    logger = logging.getLogger("gym_capture")
+    before = (logger.handlers[:], logger.propagate, logger.level)
+    yield
+    logger.handlers[:], logger.propagate = before[0], before[1]
+    logger.setLevel(before[2])
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def shown(view: RenderableType) -> str:
+    console = Console(width=160, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def config_file(folder: Path, **collect: Any) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(json.dumps({"model_call_capture_dir": str(folder / "captures"), "collect": collect}))
+    return path
+
+
+def test_an_unknown_key_is_a_usage_error_that_names_the_nearest(tmp_path: Path) -> None:
+    ran = invoke("run", config_file(tmp_path), "collect.conccurency=3")
+    assert ran.exit_code == Exit.USAGE
+    assert "error: unknown key collect.conccurency; did you mean collect.concurrency?" in ran.stderr
+    assert "Traceback" not in ran.output
+
+
+def test_with_json_an_error_is_the_document(tmp_path: Path) -> None:
+    ran = invoke("run", config_file(tmp_path), "--json")
+    assert ran.exit_code == Exit.USAGE
+    error = json.loads(ran.stdout)["error"]
+    assert error["type"] == "ConfigError"
+    assert "set collect.input, collect.output, collect.rollout" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("collect", "status", "said"),
+    [
+        ({"rollout": "no_such_module:rollout"}, Exit.USAGE, "there is no module 'no_such_module'"),
+        ({"input": "/nowhere/rows.jsonl"}, Exit.USAGE, "cannot read collect.input /nowhere/rows.jsonl"),
+        ({"input": "bad.jsonl"}, Exit.ERROR, "bad.jsonl, line 2 is not JSON"),
+        ({"output": "notes.txt"}, Exit.ERROR, "which no collector wrote"),
+    ],
+)
+def test_what_is_wrong_is_one_message_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collect: dict[str, Any], status: Exit, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "bad.jsonl").write_text("{}\n{\n")
+    (tmp_path / "notes.txt").write_text("my notes")
+    usual = {
+        "input": "rows.jsonl",
+        "output": "out.jsonl",
+        "rollout": "gym_capture.examples.scripted_agent:rollout",
+    }
+    ran = invoke("run", config_file(tmp_path, **{**usual, **collect}))
+    assert ran.exit_code == status
+    assert said in ran.stderr.replace("\n", "")
+    assert "Traceback" not in ran.output
+    assert not (tmp_path / "captures").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    ran = invoke("run", config_file(tmp_path), "--debug")
+    assert type(ran.exception).__name__ == "ConfigError"
+
+
+def test_a_directory_that_is_not_there_is_an_error_of_each_command(tmp_path: Path) -> None:
+    absent = tmp_path / "none"
+    for ran in (invoke("verify", absent), invoke("status", "--dir", absent), invoke("stop", "--dir", absent)):
+        assert ran.exit_code == Exit.ERROR
+        assert "does not exist" in ran.stderr
+
+
+# -- a directory at rest ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def captures(tmp_path: Path) -> Path:
+    """One rollout with two calls, and one with an open claim."""
+    directory = tmp_path / "captures"
+    directory.mkdir(mode=0o700)
+    owner = Owner(PosixFiles(directory))
+    batch = Batch().commit("0-0", exchange("call-1", "flip me")).commit("0-0", exchange("call-2")).claim("1-0", 1)
+    owner.send(batch, 1)
+    owner.stop()
+    return directory
+
+
+def test_verify_of_a_sound_directory(captures: Path) -> None:
+    ran = invoke("verify", captures, "--json")
+    found = json.loads(ran.stdout)
+    assert ran.exit_code == Exit.OK
+    assert (found["sound"], found["rollouts"], found["calls"], found["damage"]) == (True, 2, 2, [])
+    assert found["outstanding"] == {"1-0": 1}
+    assert "sound: everything that was synced can be read" in invoke("verify", captures).stdout
+
+
+def test_verify_of_a_flipped_payload_bit_names_the_exchange(captures: Path) -> None:
+    (segment,) = captures.glob("segment-*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"flip me")] ^= 1
+    segment.write_bytes(data)
+    ran = invoke("verify", captures, "--json")
+    found = json.loads(ran.stdout)
+    assert ran.exit_code == Exit.DAMAGE
+    assert found["sound"] is False
+    (damage,) = found["damage"]
+    assert (damage["rollout_id"], damage["call_index"]) == ("0-0", 0)
+    assert "DAMAGED" in invoke("verify", captures).stdout
+
+
+def test_status_without_an_owner_says_what_the_directory_holds(captures: Path) -> None:
+    ran = invoke("status", "--dir", captures, "--json")
+    assert ran.exit_code == Exit.OK
+    found = json.loads(ran.stdout)
+    assert (found["owner"], found["rollouts"], found["outstanding"]) == ("none", 2, 1)
+
+
+def test_version_names_what_it_stands_on() -> None:
+    found = json.loads(invoke("version", "--json").stdout)
+    assert found.keys() == {"gym-capture", "ray", "python"}
+    assert f"gym-capture {found['gym-capture']}" in invoke("version").stdout
+
+
+@pytest.mark.parametrize("command", ["run", "status", "verify", "stop", "version"])
+def test_help_of_each_command_shows_how_to_call_it(command: str) -> None:
+    ran = invoke(command, "--help")
+    assert ran.exit_code == 0
+    assert "--json" in ran.stdout
+    assert command == "version" or f"gym-capture {command} " in ran.stdout
+
+
+# -- what a run's end means ------------------------------------------------------------------------------------------
+
+
+def finished(number: int, *gaps: tuple[str, str | None]) -> FinishedRollout:
+    return FinishedRollout(f"{number}-0", 3, 1, (100, 20, 5, 50), gaps)
+
+
+LOST = ("model_call_capture_incomplete", "lost=1")
+FAILED = FailedRollout("9-0-a1", "ValueError", "bad luck", 10)
+
+
+def summary_of(**fields: Any) -> Summary:
+    return Summary(Path("/r/out.jsonl"), Path("/r/out.failures.jsonl"), Path("/r/captures"), earlier=0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "require_complete", "caught", "status"),
+    [
+        ({"total": 1, "finished": [finished(0)]}, True, None, Exit.OK),
+        ({"total": 1, "finished": [finished(0, LOST)]}, False, None, Exit.OK),
+        ({"total": 1, "finished": [finished(0, LOST)]}, True, None, Exit.EVIDENCE_MISSING),
+        ({"total": 2, "finished": [finished(0, LOST)], "failed": [FAILED]}, True, None, Exit.ERROR),
+        ({"total": 2, "finished": [finished(0)], "interrupted": True}, True, signal.SIGINT, Exit.INTERRUPTED),
+        ({"total": 2, "finished": [finished(0)], "interrupted": True}, False, signal.SIGTERM, Exit.TERMINATED),
+        ({"total": 1, "finished": [finished(0)], "interrupted": True}, False, signal.SIGINT, Exit.OK),
+    ],
+)
+def test_exit_status(
+    fields: dict[str, Any], require_complete: bool, caught: signal.Signals | None, status: Exit
+) -> None:
+    config = CaptureConfig(collect=CollectConfig(require_complete=require_complete))
+    assert exit_status(summary_of(**fields), config, caught) == status
+
+
+def test_the_summary_names_rollouts_with_gaps_and_says_how_many_more() -> None:
+    many = [finished(number, LOST) for number in range(MAX_NAMED + 5)]
+    summary = summary_of(total=MAX_NAMED + 7, finished=[*many, finished(99)], failed=[FAILED], failed_attempts=4)
+    text = shown(summary_view(summary))
+    assert "model_call_capture_incomplete (lost=1)" in text
+    assert f"{MAX_NAMED - 1}-0" in text
+    assert f"{MAX_NAMED}-0" not in text
+    assert "and 5 more; --json names them all" in text
+    assert "9-0-a1" in text
+    assert "ValueError: bad luck" in text
+    assert "/r/out.failures.jsonl" in text
+    plain = summary.plain()
+    assert len(plain["incomplete"]) == MAX_NAMED + 5
+    assert plain["incomplete"][0]["gaps"] == [{"code": LOST[0], "detail": LOST[1]}]
+    assert (plain["calls"], plain["tokens_in"], plain["cached_tokens"]) == (78, 2600, 1300)
+
+
+def test_progress_in_one_line() -> None:
+    counters = Progress(rollouts=50, earlier=10, finished=20, running=8, calls_now=311, outstanding=6, with_gaps=2)
+    assert progress_line(counters, 4.0) == ("30/50 finished, 8 running, 5.0/s, 311 calls, 6 claims open, 2 with gaps")
+    counters.failed_attempts, counters.failed = 3, 1
+    assert progress_line(counters, 4.0).endswith("2 with gaps, 3 failed attempts, 1 given up")
