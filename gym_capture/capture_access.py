@@ -7,16 +7,18 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gym_capture.api import connect
+from gym_capture.client.blocking_mode import run_blocking
 from gym_capture.client.client import CaptureClient
 from gym_capture.directory.locate import Liveness, liveness
 from gym_capture.directory.resting import clear_at_rest, is_run_directory, remove_nemo_gym_files
 from gym_capture.directory.stores import open_store, reading
 from gym_capture.errors import CaptureDirectoryError, GymCaptureError, OwnerNotFound
-from gym_capture.model.merge import RolloutEvidence, attach_capture
+from gym_capture.model.merge import RolloutEvidence
 from gym_capture.reach.blocking_calls import in_thread
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
+from gym_capture.storage.posix_files import PosixFiles
 
 logger = logging.getLogger(__name__)
 
@@ -66,49 +68,28 @@ class CaptureAccess:
             await asyncio.sleep(min(max(poll_s, 0.001), left))
         return True
 
-    def merge(self, record: dict[str, Any], rollout_id: str, include_payloads: bool, always: bool) -> bool:
-        """Attach what is known of the rollout, without waiting.
+    def evidence(self, rollout_id: str, include_payloads: bool) -> RolloutEvidence:
+        """What is known of the rollout, without waiting for claims.
 
-        Args:
-            always: attach that nothing is known, too.
-
-        Returns:
-            Whether anything was attached.
+        A live owner that cannot be reached makes it `unreadable`, with what the log holds.
 
         Raises:
             GymCaptureError, OSError: the capture cannot be read.
         """
         client = self._live_client()
-        if client is None:
-            return self._merge_at_rest(record, rollout_id, include_payloads, always)
-        try:
-            known = client.sync.stats(rollout_id)["rollout"]
-        except GymCaptureError as error:
-            logger.warning("the live owner of %s cannot be reached: %s", self._directory, error)
-            attach_capture(record, self._evidence_left(rollout_id, include_payloads), include_payloads)
-            return True
-        if known["generation"] or known["calls"] or known["open_claims"] or known["reasons"]:
-            always = True
-        elif self._merge_at_rest(record, rollout_id, include_payloads, False):
-            return True
-        if always:
-            client.sync.merge(record, include_payloads, timeout_s=0.0)
-        return always
-
-    def _merge_at_rest(self, record: dict[str, Any], rollout_id: str, include_payloads: bool, always: bool) -> bool:
+        if client is not None:
+            evidence = run_blocking(client.evidence(rollout_id, include_payloads))
+            if says_something(evidence) or not self._lies_beside(rollout_id):
+                return evidence
         with reading(open_store(self._directory)) as store:
-            if not always and not store.knows(rollout_id):
-                return False
-            evidence = store.evidence(rollout_id, include_payloads)
-        attach_capture(record, evidence, include_payloads)
-        return True
+            return store.evidence(rollout_id, include_payloads)
 
-    def _evidence_left(self, rollout_id: str, include_payloads: bool) -> RolloutEvidence:
-        """What the log holds while its owner lives and cannot be reached."""
+    def _lies_beside(self, rollout_id: str) -> bool:
+        """Whether NeMo Gym's files know the rollout, and the log does not, its clearing included."""
+        if not NemoGymFiles(PosixFiles(self._directory)).has(rollout_id):
+            return False
         with reading(open_store(self._directory)) as store:
-            evidence = store.evidence(rollout_id, include_payloads)
-        evidence.unreadable = True
-        return evidence
+            return not store.generation(rollout_id)
 
     def _outstanding(self, rollout_id: str) -> int:
         with reading(open_store(self._directory)) as store:
@@ -127,3 +108,14 @@ class CaptureAccess:
             return connect(self._directory)
         except OwnerNotFound:
             return None  # it was stopped a moment ago
+
+
+def says_something(evidence: RolloutEvidence) -> bool:
+    """Whether anything is known of the rollout, be it that something is missing."""
+    return bool(
+        evidence.records
+        or evidence.damaged
+        or evidence.outstanding
+        or evidence.incomplete is not None
+        or evidence.unreadable
+    )

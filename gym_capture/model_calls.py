@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gym_capture.capture_access import CaptureAccess
+from gym_capture.capture_access import CaptureAccess, says_something
 from gym_capture.directory.stores import open_store, reading
 from gym_capture.errors import ConfigError, GymCaptureError
 from gym_capture.model import record as _records
@@ -123,16 +123,22 @@ def merge_model_call_capture_into_record(
     rollout_id = rollout_id_from_record(record)
     if rollout_id is None or not capture_dirs:
         return record
-    failed = False
-    for place, directory in enumerate(capture_dirs, start=1):
-        always = place == len(capture_dirs) and not failed
+    return attach_capture(record, _evidence(rollout_id, capture_dirs, include_payloads), include_payloads)
+
+
+def _evidence(rollout_id: str, capture_dirs: Sequence[str | Path], include_payloads: bool) -> RolloutEvidence:
+    """That of the first directory that knows the rollout; unreadable when none does and one cannot be read."""
+    nothing = RolloutEvidence(rollout_id, [])
+    for directory in capture_dirs:
         try:
-            if CaptureAccess(directory).merge(record, rollout_id, include_payloads, always):
-                return record
+            evidence = CaptureAccess(directory).evidence(rollout_id, include_payloads)
         except (GymCaptureError, OSError) as error:
             logger.warning("the capture of rollout %s in %s cannot be read: %s", rollout_id, directory, error)
-            failed = True
-    return attach_capture(record, RolloutEvidence(rollout_id, [], unreadable=failed), include_payloads)
+            nothing.unreadable = True
+            continue
+        if says_something(evidence):
+            return evidence
+    return nothing
 
 
 def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[_records.ModelCallRecord]:

@@ -16,9 +16,9 @@ from gym_capture.client.payload_reader import PayloadReader
 from gym_capture.client.rollout import BlockingRollout, RolloutHandle, check_generation
 from gym_capture.errors import GymCaptureError, OwnerNotFound
 from gym_capture.model.ids import rollout_id_from_record, validate_rollout_id
-from gym_capture.model.merge import attach_capture
+from gym_capture.model.merge import RolloutEvidence, attach_capture
 from gym_capture.model.messages import Quiesce, Request, Stats, Stop
-from gym_capture.model.rows import ClearRow, Outcome, Result
+from gym_capture.model.rows import CURRENT, ClearRow, Outcome, Result
 
 Reopen = tuple[Callable[..., "CaptureClient"], tuple[Any, ...]]
 
@@ -163,6 +163,17 @@ class CaptureClient:
         token, seconds = check_generation(generation), self._timeout(timeout_s)
         evidence = await self._source.gather(rollout_id, token, include_payloads, issued or 0, seconds)
         return attach_capture(record, evidence, include_payloads)
+
+    async def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
+        """What is known of a rollout's current generation now, journaled as a merge. Waits for no claim.
+
+        An owner that cannot be reached within `drain_timeout_s` makes it `unreadable`, with what the directory holds.
+
+        Raises:
+            InvalidRolloutId: it is not an id.
+        """
+        validate_rollout_id(rollout_id)
+        return await self._source.gather(rollout_id, CURRENT, include_payloads, 0, self._timeout(None), quiesce=False)
 
     # -- the owner ----------------------------------------------------------------------------------------------
 

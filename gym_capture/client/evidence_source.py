@@ -41,7 +41,14 @@ class EvidenceSource:
         self._evidence_reader = evidence_reader
 
     async def gather(
-        self, rollout_id: str, generation: int, include_payloads: bool, issued: int, timeout_s: float
+        self,
+        rollout_id: str,
+        generation: int,
+        include_payloads: bool,
+        issued: int,
+        timeout_s: float,
+        *,
+        quiesce: bool = True,
     ) -> RolloutEvidence:
         """Wait for quiescence, then take what there is. An owner that cannot be reached makes it `unreadable`.
 
@@ -49,13 +56,15 @@ class EvidenceSource:
             generation: the generation that is meant, or `rows.CURRENT`.
             issued: how many calls the caller counted, 0: it did not count.
             timeout_s: how long to wait for quiescence, and for an owner that is away, seconds.
+            quiesce: False: take what there is now, claims that are outstanding are counted.
 
         Raises:
             Fenced: that generation was cleared since.
             ClientClosed: the client was closed.
         """
         try:
-            await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
+            if quiesce:
+                await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
             value, _ = await ask_owner(self._host, Merge(rollout_id, generation, issued), timeout_s)
             reply = msgspec.convert(value, MergeReply)
             payloads = None
