@@ -36,7 +36,7 @@ class ClaimBook:
         pack_elsewhere: for exchanges of more than `pack_inline_bytes`.
 
     Attributes:
-        claims: the claims that the owner may hold open, by number.
+        claims: the claims that the owner may hold open, or will be asked to open, by number.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class ClaimBook:
         self.claims: dict[int, Ticket] = {}
         self.max_exchange_bytes = max_exchange_bytes
         self.dropped = 0
+        self._ended = False
         self._outbox = outbox
         self._buffer = buffer
         self._unsettled = unsettled
@@ -75,7 +76,7 @@ class ClaimBook:
         """Declare a call. Answered once the claim is on disk, or once the call should go on without it."""
         self._last += 1
         ticket.number = self._last
-        if self._presence.patience_over(self._now()):
+        if self._ended or self._presence.patience_over(self._now()):
             ticket.state = ClaimState.UNCLAIMED
             self._finish(ticket, ClaimState.UNCLAIMED)
             return
@@ -85,6 +86,10 @@ class ClaimBook:
         self.claims[ticket.number] = ticket
         self._unsettled.hold(ticket.rollout)
         self._outbox.add(ticket.entry)
+
+    def sent_claims(self) -> list[int]:
+        """The numbers of the claims that were sent and not seen closed."""
+        return [number for number, ticket in self.claims.items() if ticket.entry is None or ticket.entry.sent]
 
     def _claim_answered(self, ticket: Ticket, result: Result) -> None:
         ticket.entry = None
@@ -120,6 +125,10 @@ class ClaimBook:
         assert snapshot is not None
         if ticket is not None and ticket.state is ClaimState.REFUSED:
             self._finish(commit, Committed(ticket.outcome or CallOutcome.REFUSED, ticket.generation))
+            return
+        if self._ended:
+            self.dropped += 1
+            self._finish(commit, Committed(CallOutcome.DROPPED, commit.generation))
             return
         size = snapshot.raw_bytes
         if size > self.max_exchange_bytes:
@@ -236,6 +245,9 @@ class ClaimBook:
         """Close a claim without an exchange."""
         ticket = release.ticket
         value = Committed(CallOutcome.RELEASED, ticket.generation)
+        if self._ended:
+            self._finish(release, value)
+            return
         self._close_without(release, ticket, ticket.rollout, ticket.generation, release.reason, value)
 
     def _close_without(
@@ -349,8 +361,10 @@ class ClaimBook:
         self.release(Release(ticket, RELEASED if ticket.entered else ""))
 
     def end(self) -> None:
-        """Nothing will be sent any more: answer everybody."""
-        for ticket in list(self.claims.values()):
+        """Nothing will be sent any more: answer everybody, now and later."""
+        self._ended = True
+        for ticket in self.claims.values():
+            ticket.state, ticket.entry, ticket.pending = ClaimState.UNCLAIMED, None, None
             self._finish(ticket, ClaimState.UNCLAIMED)
         for operation, value in list(self._waiting.items()):
             lost = type(operation) is Commit

@@ -96,6 +96,7 @@ class ClientCore:
         self._suspected = False
         self._wanted = asyncio.Event()
         self._closing = False
+        self.closed = False
         self._main: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -142,17 +143,12 @@ class ClientCore:
 
     def handle(self, operations: Sequence[Operation]) -> None:
         """Take what callers hand in."""
-        if self._closing:
-            for operation in operations:
-                self._do[type(operation)](operation)
-            self._answer_all()
-        else:
-            if not self._wanted.is_set():
-                self._wanted.set()
-                self.presence.lost(self.loop.time())
-                self._await_patience()
-            for operation in operations:
-                self._do[type(operation)](operation)
+        if not self._wanted.is_set():
+            self._wanted.set()
+            self.presence.lost(self.loop.time())
+            self._await_patience()
+        for operation in operations:
+            self._do[type(operation)](operation)
         self.turn()
 
     def turn(self) -> None:
@@ -204,7 +200,7 @@ class ClientCore:
         pause = self._options.backoff_first_s
         try:
             await self._wanted.wait()
-            while True:
+            while not self._closing:
                 welcomes = self.welcomes
                 try:
                     await self._converse()
@@ -215,7 +211,7 @@ class ClientCore:
                 except Exception as error:  # noqa: BLE001 - a transport's or this module's fault must not end capture
                     logger.exception("the link to the capture owner failed")
                     self._failed(OwnerUnavailable(f"the link failed: {error!r}"))
-                if self.presence.ended is not None:
+                if self._closing:
                     break
                 if self.presence.refused:
                     pause = self._options.backoff_refused_s
@@ -223,9 +219,6 @@ class ClientCore:
                     pause = self._options.backoff_first_s
                 await asyncio.sleep(self._entropy.uniform(0.5, 1.0) * pause)
                 pause = min(2 * pause, self._options.backoff_last_s)
-            self._closing = True
-            self._answer_all()
-            self.turn()
         finally:
             for timer in (self._orphans, self._patience, self._ticker):
                 if timer is not None:
@@ -249,7 +242,7 @@ class ClientCore:
                     link.token,
                     self.run_id or link.run,
                     self.id,
-                    list(self.book.claims),
+                    self.book.sent_claims(),
                     f"{socket.gethostname()}:{os.getpid()}",
                 )
             )
@@ -275,6 +268,9 @@ class ClientCore:
 
     def _failed(self, error: GymCaptureError) -> None:
         self.presence.failed(error)
+        if self.presence.ended is not None:
+            self._answer_all()
+            return
         if isinstance(error, REFUSALS):
             self._log.warn("refused-link", "the capture owner cannot be used: %s", error)
         if self.presence.refused:
@@ -402,23 +398,26 @@ class ClientCore:
 
     def close(self) -> None:
         """Say goodbye and answer everybody. What was not acknowledged by now may be lost; `Flush` first."""
-        if not self._closing:
-            self._closing = True
-            if self.presence.ready:
-                self._send(Goodbye())
+        self.closed = True
+        if self.presence.ready:
+            self._send(Goodbye())
         self._answer_all()
-        self.turn()
+        self._wanted.set()  # `run` may not have begun
         if self._main is not None:
             self._main.cancel()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _answer_all(self) -> None:
-        error = self.presence.ended or ClientClosed("this capture client is closed; open a new one with connect()")
+        """Nothing will be sent any more."""
+        self._closing = True
         self.presence.ready = False
         self.outbox.drain()
         self.book.end()
-        self.requests.end(error)
+        self.requests.end(
+            self.presence.ended or ClientClosed("this capture client is closed; open a new one with connect()")
+        )
+        self.turn()
 
     def stats(self) -> dict[str, Any]:
         """This client's own counters."""

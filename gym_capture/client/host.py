@@ -114,8 +114,9 @@ class _Running:
     async def _until_closed(self) -> None:
         try:
             await self.core.run()
-            # The owner is final about not serving this client; callers are still answered.
-            await asyncio.Event().wait()
+            if not self.core.closed:
+                # The owner is final about not serving this client; callers are still answered.
+                await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass  # closed: this task is the thread's last, nobody else can have cancelled it
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -324,7 +325,7 @@ class LoopHost:
         self.core = core
         self._transport = transport
         self._inbox: deque[Operation] = deque()
-        self._task = core.loop.create_task(core.run())
+        self.task = core.loop.create_task(core.run())
 
     @property
     def transport_name(self) -> str:
@@ -369,5 +370,5 @@ class LoopHost:
         """Wait until all that was handed in is answered (at most `timeout_s`), then end."""
         flushed = bool(await self.perform(Flush(timeout_s)))
         self.core.close()
-        await asyncio.wait([self._task])
+        await asyncio.wait([self.task])
         return flushed

@@ -49,6 +49,7 @@ class Requests:
         self._send = send
         self._turn = turn
         self._last = 0
+        self._ended: GymCaptureError | None = None
         self._asked: dict[int, Ask] = {}
         self._rows: set[Rows] = set()
         self._settling: dict[str | None, dict[Ask | Flush, None]] = {}
@@ -57,8 +58,8 @@ class Requests:
 
     def ask(self, ask: Ask) -> None:
         """Send a request; answered by the owner's reply, or by an error once the owner is away for too long."""
-        if self._presence.refused:
-            self._finish(ask, error=self._unavailable(ask))
+        if self._ended is not None or self._presence.refused:
+            self._finish(ask, error=self._ended or self._unavailable(ask))
             return
         self._last += 1
         ask.number = self._last
@@ -157,7 +158,7 @@ class Requests:
     def _unavailable(self, operation: Ask | Rows) -> GymCaptureError:
         trouble = self._presence.ended or self._presence.trouble
         if self._presence.refused and trouble is not None:
-            return trouble
+            return type(trouble)(str(trouble), **trouble.fields)
         what = type(operation.request).__name__.lower() if isinstance(operation, Ask) else "clear"
         why = f" ({trouble})" if trouble is not None else ""
         return OwnerUnavailable(
@@ -169,8 +170,8 @@ class Requests:
 
     def rows(self, rows: Rows) -> None:
         """Have rows applied; answered by their results, or by an error once the owner is away for too long."""
-        if self._presence.refused:
-            self._finish(rows, error=self._unavailable(rows))
+        if self._ended is not None or self._presence.refused:
+            self._finish(rows, error=self._ended or self._unavailable(rows))
             return
         rows.started = self._loop.time()
         rows.timer = self._loop.call_later(rows.timeout_s, self._rows_long_ago, rows)
@@ -213,7 +214,7 @@ class Requests:
 
     def flush(self, flush: Flush) -> None:
         """Answered once nothing is on its way, or at its time."""
-        if not self._unsettled.total:
+        if self._ended is not None or not self._unsettled.total:
             self._finish(flush, True)
             return
         flush.timer = self._loop.call_later(flush.timeout_s, self._flushed_too_long, flush)
@@ -275,7 +276,8 @@ class Requests:
             self._finish(rows, error=self._unavailable(rows))
 
     def end(self, error: GymCaptureError) -> None:
-        """Nothing will be sent any more: answer everybody."""
+        """Nothing will be sent any more: answer everybody, now and later."""
+        self._ended = error
         for ask in list(self._asked.values()):
             self._end(ask)
             self._finish(ask, error=error)

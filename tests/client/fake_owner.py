@@ -1,0 +1,322 @@
+"""A scripted owner in memory: a real ledger, and answers that can be held back, lost, late or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gym_capture.client.transport import Message
+from gym_capture.errors import GymCaptureError, OwnerUnavailable
+from gym_capture.model.codec import FrameRef
+from gym_capture.model.exchange import open_exchange, open_part
+from gym_capture.model.ledger import Ledger, Repeated
+from gym_capture.model.messages import (
+    PREFIX_BYTES,
+    PROTOCOL_VERSION,
+    Answers,
+    Batch,
+    Beat,
+    BeatReply,
+    Call,
+    Cancel,
+    Failure,
+    FromOwner,
+    Goodbye,
+    Hello,
+    Merge,
+    Quiesce,
+    ReadParts,
+    Refused,
+    Reply,
+    Stats,
+    Stop,
+    Welcome,
+    decode_from_client,
+    encode_message,
+)
+from gym_capture.model.rows import ClientRow, CommitRow, Part, PartKind, Row
+
+RUN = "0" * 31 + "1"
+
+
+class FakeLink:
+    """One link to the fake owner."""
+
+    def __init__(self, owner: FakeOwner) -> None:
+        self.token = "token"
+        self.run = ""
+        self.owner = owner
+        self.broken = False
+        self._inbox: deque[Message] = deque()
+        self._news = asyncio.Event()
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """The client says something."""
+        if self.broken:
+            return
+        data = b"".join(buffers)
+        head_bytes = int.from_bytes(data[:4], "little")
+        self.owner.hear(self, data, data[PREFIX_BYTES : PREFIX_BYTES + head_bytes], data[PREFIX_BYTES + head_bytes :])
+
+    async def receive(self) -> list[Message]:
+        """What the owner said."""
+        while not self._inbox:
+            if self.broken:
+                raise OwnerUnavailable("the fake link is broken")
+            self._news.clear()
+            await self._news.wait()
+        messages = list(self._inbox)
+        self._inbox.clear()
+        return messages
+
+    def close(self) -> None:
+        """The client lets go."""
+        self.broken = True
+        self._news.set()
+
+    def say(self, message: FromOwner, body: Sequence[bytes] = ()) -> None:
+        """The owner says something."""
+        if not self.broken:
+            buffers = encode_message(message, body)
+            self._inbox.append((bytes(buffers[0])[PREFIX_BYTES:], b"".join(buffers[1:])))
+            self._news.set()
+
+
+class FakeOwner:
+    """A `Transport` and the owner at its end.
+
+    Attributes:
+        away: connecting fails with this error.
+        refusal: a hello is answered by this error.
+        mute: nothing is answered or applied.
+        deaf_to_batches: batches are applied and not answered, until `answer_held`.
+        batches: the bytes of every batch that came, with repetitions.
+    """
+
+    name = "fake"
+
+    def __init__(self, **welcome: Any) -> None:
+        self.ledger = Ledger()
+        self.epoch = 1
+        self.run = RUN
+        self.away: GymCaptureError | None = None
+        self.refusal: GymCaptureError | None = None
+        self.mute = False
+        self.deaf_to_batches = False
+        self.links: list[FakeLink] = []
+        self.hellos: list[Hello] = []
+        self.batches: list[bytes] = []
+        self.rows: list[list[ClientRow]] = []
+        self.beats: list[float] = []
+        self.cancelled: list[int] = []
+        self.calls: list[Call] = []
+        self.goodbyes = 0
+        self.attempts = 0
+        self.bodies: dict[int, bytes] = {}
+        self._welcome = {"lease_s": 6.0, "window": 1 << 23, "max_exchange": 1 << 26, "max_batch": 1 << 22, **welcome}
+        self._held: list[Callable[[], None]] = []
+        self._sequence = 0
+        self._quiesces: dict[tuple[FakeLink, int], Quiesce] = {}
+
+    # -- Transport ----------------------------------------------------------------------------------------------
+
+    async def connect(self) -> FakeLink:
+        """Open a link."""
+        self.attempts += 1
+        if self.away is not None:
+            raise self.away
+        link = FakeLink(self)
+        self.links.append(link)
+        return link
+
+    # -- what a test does ---------------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> FakeLink:
+        """The newest link."""
+        return self.links[-1]
+
+    def go_away(self) -> None:
+        """Break the links and take no new ones."""
+        self.away = OwnerUnavailable("the fake owner is away")
+        self.cut()
+
+    def come_back(self) -> None:
+        """Take links again."""
+        self.away = None
+
+    def cut(self) -> None:
+        """Break every link."""
+        for link in self.links:
+            link.close()
+
+    def answer_held(self) -> None:
+        """Send the answers that were held back, on the links that their batches came by."""
+        held, self._held = self._held, []
+        for answer in held:
+            answer()
+
+    def forget_held(self) -> None:
+        """The answers are lost."""
+        self._held.clear()
+
+    def sent_rows(self) -> list[ClientRow]:
+        """Every row of every batch that came."""
+        return [row for rows in self.rows for row in rows]
+
+    def exchanges(self, rollout: str) -> list[dict[str, Any]]:
+        """What was committed, read back."""
+        return [
+            open_exchange([(part, open_part(part, self._stored(entry.ref, part))) for part in entry.parts])
+            for entry in self.ledger.view(rollout).entries
+        ]
+
+    # -- what it hears ------------------------------------------------------------------------------------------
+
+    def hear(self, link: FakeLink, data: bytes, head: bytes, body: bytes) -> None:
+        """One message of a client."""
+        message = decode_from_client(head)
+        now = asyncio.get_running_loop().time()
+        if isinstance(message, Hello):
+            self.hellos.append(message)
+        if self.mute:
+            return
+        if isinstance(message, Hello):
+            self._hello(link, message, now)
+        elif isinstance(message, Batch):
+            self.batches.append(data)
+            self._batch(link, message, body, now)
+        elif isinstance(message, Call):
+            self.calls.append(message)
+            self._call(link, message)
+        elif isinstance(message, Cancel):
+            self.cancelled.append(message.number)
+            self._quiesces.pop((link, message.number), None)
+        elif isinstance(message, Beat):
+            self.beats.append(now)
+            link.say(BeatReply(self.epoch))
+        elif isinstance(message, Goodbye):
+            self.goodbyes += 1
+
+    def _hello(self, link: FakeLink, hello: Hello, now: float) -> None:
+        if self.refusal is not None:
+            link.say(Refused(type(self.refusal).__name__, str(self.refusal)))
+            return
+        self._apply(self.ledger.hello(hello.client, hello.open_claims, now))
+        sizes = self._welcome
+        link.say(
+            Welcome(
+                PROTOCOL_VERSION,
+                "test",
+                self.run,
+                self.epoch,
+                sizes["lease_s"],
+                sizes["window"],
+                sizes["max_exchange"],
+                sizes["max_batch"],
+            )
+        )
+
+    def _apply(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._sequence += 1
+            self.ledger.apply_owner_rows(rows, FrameRef(self._sequence, self.epoch))
+            self.ledger.durable(self._sequence)
+
+    def _batch(self, link: FakeLink, batch: Batch, body: bytes, now: float) -> None:
+        self.rows.append(list(batch.rows))
+        client = self.hellos[-1].client
+        ref = FrameRef(self._sequence + 1, self.epoch)
+        applied = self.ledger.apply_batch(client, batch.batch, batch.confirmed, batch.rows, ref, now, now)
+        if not isinstance(applied, Repeated):
+            self._sequence += 1
+            self.bodies[self._sequence] = body
+            self.ledger.durable(self._sequence)
+        answers = Answers(batch.batch, applied.results)
+        if self.deaf_to_batches:
+            self._held.append(lambda: link.say(answers))
+        else:
+            link.say(answers)
+        self._look_at_quiesces()
+
+    def _look_at_quiesces(self) -> None:
+        for (link, number), quiesce in list(self._quiesces.items()):
+            if not self._outstanding(quiesce):
+                del self._quiesces[link, number]
+                link.say(Reply(number, True))
+
+    def _outstanding(self, quiesce: Quiesce) -> int:
+        if quiesce.rollout is None:
+            return self.ledger.outstanding
+        return self.ledger.outstanding_of(quiesce.rollout)
+
+    def _call(self, link: FakeLink, call: Call) -> None:
+        request = call.request
+        if isinstance(request, Quiesce):
+            self._quiesces[link, call.number] = request
+            self._look_at_quiesces()
+            if (link, call.number) in self._quiesces:
+                loop = asyncio.get_running_loop()
+                loop.call_later(request.timeout_s, self._quiesce_over, link, call.number)
+        elif isinstance(request, Merge):
+            self._merge(link, call.number, request)
+        elif isinstance(request, Stats):
+            link.say(Reply(call.number, {"claims": self.ledger.counts["claims"]}))
+        elif isinstance(request, ReadParts):
+            self._read(link, call.number, request)
+        elif isinstance(request, Stop):
+            link.say(Reply(call.number, True))
+
+    def _quiesce_over(self, link: FakeLink, number: int) -> None:
+        if self._quiesces.pop((link, number), None) is not None:
+            link.say(Reply(number, False))
+
+    def _merge(self, link: FakeLink, number: int, merge: Merge) -> None:
+        view = self.ledger.view(merge.rollout)
+        if merge.generation not in (-1, view.generation):
+            link.say(Failure(number, "Fenced", "that generation was cleared"))
+            return
+        self._apply([self.ledger.merge_row(merge.rollout, merge.issued)])
+        view = self.ledger.view(merge.rollout)
+        records = []
+        for entry in view.entries:
+            (record,) = [part for part in entry.parts if part.kind == PartKind.RECORD]
+            records.append((entry.call_index, open_part(record, self._stored(entry.ref, record))))
+        link.say(
+            Reply(
+                number,
+                {
+                    "rollout": merge.rollout,
+                    "generation": view.generation,
+                    "records": records,
+                    "damaged": view.holes,
+                    "reasons": view.reasons,
+                    "outstanding": view.outstanding,
+                },
+            )
+        )
+
+    def _stored(self, ref: FrameRef, part: Part) -> bytes:
+        return self.bodies[ref.sequence][part.offset : part.offset + part.length]
+
+    def _read(self, link: FakeLink, number: int, request: ReadParts) -> None:
+        entries: list[tuple[int, list[Part]]] = []
+        body: list[bytes] = []
+        offset = 0
+        for entry in self.ledger.view(request.rollout).entries:
+            if entry.call_index not in request.call_indexes:
+                continue
+            moved = []
+            for part in entry.parts:
+                body.append(self._stored(entry.ref, part))
+                moved.append(Part(part.kind, part.flags, offset, part.length, part.raw, part.crc))
+                offset += part.length
+            entries.append((entry.call_index, moved))
+        link.say(Reply(number, {"entries": entries}), body)
+
+
+def commits(rows: Sequence[ClientRow]) -> list[CommitRow]:
+    """The commits among rows."""
+    return [row for row in rows if isinstance(row, CommitRow)]
