@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gym_capture.client.transport import Link, Transport
-from gym_capture.errors import OwnerUnavailable, from_wire
+from gym_capture.errors import GymCaptureError, OwnerUnavailable, from_wire
 from gym_capture.model.exchange import SealedExchange, seal
 from gym_capture.model.messages import (
     PROTOCOL_VERSION,
@@ -80,7 +80,7 @@ class RawClient:
         self.welcomes: list[Welcome] = []
         self.answers_seen: list[Answers] = []
         self.beats = 0
-        self.error: BaseException | None = None
+        self.error: GymCaptureError | None = None
         self.welcome = asyncio.Event()
         self._beaten = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -178,9 +178,9 @@ class RawClient:
                 if not self.steady:
                     self.error = error
                     return
-            except BaseException as error:
+            except GymCaptureError as error:
                 self.error = error
-                raise
+                return
             finally:
                 self.welcome.clear()
             await asyncio.sleep(0)

@@ -30,6 +30,7 @@ from gym_capture.model.messages import (
 from gym_capture.model.rows import (
     ClaimRow,
     ClearRow,
+    ClientRow,
     CommitRow,
     MarkRow,
     Outcome,
@@ -261,7 +262,7 @@ async def test_a_row_that_breaks_a_rule_costs_itself_only_and_marks_its_rollout(
         client = await bench.client()
         good, after = sealed("good"), len(body)
         # What has no body of its own points into the other's: damaged however often it comes, and refused in the end.
-        rows = [client.claim_row("r"), row, commit_row("r", good, at=after), client.claim_row("s")]
+        rows: list[ClientRow] = [client.claim_row("r"), row, commit_row("r", good, at=after), client.claim_row("s")]
         results = await client.batch(rows, body + b"".join(good.body))
         assert results is not None
         assert [Outcome(result.outcome) for result in results] == [
