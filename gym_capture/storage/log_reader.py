@@ -132,18 +132,15 @@ class _Decoder:
         head = self._head_at(at)
         if head is None or at + head.total_bytes > self._end:
             return None
-        encoded = self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes)
-        place = f"{self._segment.file} at {at}"
         try:
-            rows = decode_rows(encoded)
+            rows = decode_rows(self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
         except DamagedLog as error:
-            raise FormatError(f"{place}: {error}", segment=self._segment, offset=at) from error
+            raise self._format_error(at, str(error)) from error
         if len(rows) != head.rows or head.kind not in _KINDS:
-            raise FormatError(
-                f"{place}: a frame of kind {head.kind} with {len(rows)} rows of {head.rows} is of another version. "
+            raise self._format_error(
+                at,
+                f"a frame of kind {head.kind} with {len(rows)} rows of {head.rows} is of another version. "
                 "Nothing was changed; read the directory with the version that wrote it.",
-                segment=self._segment,
-                offset=at,
             )
         body_offset = at + FRAME_HEAD_BYTES + head.head_bytes
         return Frame(head, rows, FrameRef(head.sequence, self._segment.epoch, self._segment.number, body_offset))
@@ -171,6 +168,9 @@ class _Decoder:
                 return at
             at += 1
         return None
+
+    def _format_error(self, at: int, what: str) -> FormatError:
+        return FormatError(f"{self._segment.file} at {at}: {what}", segment=self._segment, offset=at)
 
     def _head_at(self, at: int) -> FrameHead | None:
         """A head that could stand in this segment and fits its checksum."""

@@ -168,8 +168,9 @@ class LogScan:
             head = item.head
             done.at = item.end
             done.group = head.group
-            done.unjudged += [(damage, head.group) for damage in waiting]
-            waiting.clear()
+            if waiting:
+                done.unjudged += [(damage, head.group) for damage in waiting]
+                waiting.clear()
             self._note_rows(done, item.rows)
             report.frames += 1
             report.rows += head.rows

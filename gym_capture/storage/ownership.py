@@ -28,25 +28,9 @@ from gym_capture.storage.owner_file import (
     OwnerInfo,
     Wait,
     moving_epoch,
-    owner_state,
     read_owner,
-    read_token,
 )
-from gym_capture.storage.run_marker import create_or_adopt_run, read_run
-
-__all__ = [
-    "BEAT_S",
-    "Endpoint",
-    "OwnerIdentity",
-    "OwnerInfo",
-    "Ownership",
-    "Wait",
-    "create_or_adopt_run",
-    "owner_state",
-    "read_owner",
-    "read_run",
-    "read_token",
-]
+from gym_capture.storage.run_marker import read_run
 
 
 class Ownership:

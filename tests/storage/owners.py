@@ -11,8 +11,10 @@ from gym_capture.model.exchange import SealedExchange, seal
 from gym_capture.model.ledger import Applied, Ledger
 from gym_capture.model.rows import CURRENT, NO_CLAIM, ClaimRow, ClearRow, ClientRow, CommitRow, Part, ReleaseRow, Result
 from gym_capture.storage.files import Files
-from gym_capture.storage.ownership import OwnerIdentity, Ownership, create_or_adopt_run
+from gym_capture.storage.owner_file import OwnerIdentity
+from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
+from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.storage.segments import SEGMENT_BYTES
 from gym_capture.testing.manual_clock import ManualClock
 

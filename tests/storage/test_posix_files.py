@@ -10,8 +10,8 @@ import pytest
 
 from gym_capture.errors import CaptureDirectoryError
 from gym_capture.storage import fault_points, names
-from gym_capture.storage.ownership import create_or_adopt_run
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.storage.store import CaptureStore
 from tests.storage.owners import Batch, Owner, calls, exchange
 

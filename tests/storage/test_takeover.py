@@ -11,15 +11,9 @@ from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, MissingRunM
 from gym_capture.model.ledger import Ledger
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_scan import replay_log, scan_log
-from gym_capture.storage.ownership import (
-    Endpoint,
-    Ownership,
-    create_or_adopt_run,
-    owner_state,
-    read_owner,
-    read_run,
-    read_token,
-)
+from gym_capture.storage.owner_file import Endpoint, owner_state, read_owner, read_token
+from gym_capture.storage.ownership import Ownership
+from gym_capture.storage.run_marker import create_or_adopt_run, read_run
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk, FaultyFiles, Stopped
 from gym_capture.testing.manual_clock import ManualClock
@@ -202,6 +196,24 @@ def test_an_owner_puts_its_owner_file_back_when_a_late_taker_replaced_it() -> No
     owner = read_owner(disk.view())
     assert owner is not None
     assert (owner.identity.actor_id, owner.epoch, owner.endpoint) == ("fast", 2, Endpoint("10.0.0.1", 7))
+
+
+def test_a_taker_that_finds_itself_late_leaves_the_owner_file_alone() -> None:
+    disk = FaultyDisk()
+    create_or_adopt_run(disk.view())
+    faster: list[Ownership] = []
+    slow = disk.view()
+    slow.run_at(
+        fault_points.before(fault_points.BEAT),
+        lambda: faster.append(Ownership.take(disk.view(), identity("fast"), ManualClock(), takeover=True)),
+    )
+    with pytest.raises(Superseded):
+        Ownership.take(slow, identity("slow"), ManualClock(), takeover=True)
+    faster[0].check()
+    owner = read_owner(disk.view())
+    assert owner is not None
+    assert owner.identity.actor_id == "fast"
+    assert fault_points.before(fault_points.step(fault_points.OWNER, "write")) not in slow.points
 
 
 def test_another_actor_is_refused_while_the_beat_moves() -> None:
