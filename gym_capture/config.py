@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,25 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gym_capture.errors import ConfigError
+
+_DIRECTORY = "model_call_capture_dir"
+_COLLECT_PATHS = ("input", "output")
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML where a key that stands twice in one mapping is an error, not a silent choice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} stands here twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 class _Section(BaseModel):
@@ -56,14 +76,17 @@ class CaptureSettings(_Section):
         120.0, ge=0, description="how long claims wait for an owner that is away, in all, seconds"
     )
     max_exchange_bytes: int = Field(
-        64 << 20, gt=0, description="larger exchanges are refused and mark their rollout incomplete"
+        64 << 20,
+        gt=0,
+        le=512 << 20,  # a frame of the log holds 1 GiB, and one exchange has to fit whatever else is in it
+        description="larger exchanges are refused and mark their rollout incomplete",
     )
     max_batch_bytes: int = Field(
         4 << 20, gt=0, description="bytes that a client sends at once; one exchange always fits"
     )
     client_buffer_bytes: int = Field(256 << 20, gt=0, description="exchanges that a client process holds in memory")
     owner_buffer_bytes: int = Field(1 << 30, gt=0, description="bytes that the owner holds before it stops reading")
-    segment_bytes: int = Field(64 << 20, ge=1 << 16, description="a log segment is finished at this size")
+    segment_bytes: int = Field(64 << 20, ge=1 << 16, le=1 << 40, description="a log segment is finished at this size")
     max_concurrency: int = Field(20_000, gt=0, description="Ray calls that may wait in the owner at once")
     endpoint: EndpointConfig = EndpointConfig()
     placement: PlacementConfig = PlacementConfig()
@@ -150,35 +173,64 @@ def load_config(source: CaptureConfig | Mapping[str, Any] | str | Path, override
     Raises:
         ConfigError: no such file, not YAML, an unknown key (the nearest known one is named), or a value out of range.
     """
-    if isinstance(source, CaptureConfig):
+    if isinstance(source, BaseModel):
         data: dict[str, Any] = source.model_dump(mode="python")
     elif isinstance(source, Mapping):
         data = _copied(source)
     else:
         data = _read_yaml(Path(source))
-        for key in ("model_call_capture_dir",):
-            if isinstance(data.get(key), str):
-                data[key] = _path(data[key])
+        if isinstance(data.get(_DIRECTORY), str):
+            data[_DIRECTORY] = _path(_DIRECTORY, data[_DIRECTORY])
         collect = data.get("collect")
         if isinstance(collect, dict):
-            for key in ("input", "output"):
+            for key in _COLLECT_PATHS:
                 if isinstance(collect.get(key), str):
-                    collect[key] = _path(collect[key])
+                    collect[key] = _path(f"collect.{key}", collect[key])
     for override in overrides:
         _apply_override(data, override)
     _check_keys(data, CaptureConfig, "")
     try:
-        return CaptureConfig.model_validate(data)
+        return CaptureConfig.model_validate(_without_empty_sections(data, CaptureConfig))
     except ValidationError as error:
         raise ConfigError(_explain(error)) from error
 
 
 def _copied(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in source.items()}
+    copy: dict[str, Any] = {}
+    for key, value in source.items():
+        if isinstance(value, BaseModel):
+            copy[key] = value.model_dump(mode="python")
+        else:
+            copy[key] = _copied(value) if isinstance(value, Mapping) else value
+    return copy
 
 
-def _path(text: str) -> str:
-    return os.path.abspath(os.path.expanduser(os.path.expandvars(text)))
+def _without_empty_sections(data: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """A section with nothing under its key (all commented out, say) is one with nothing changed."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        section = _section(model, key)
+        if section is None:
+            kept[key] = value
+        elif value is not None:
+            kept[key] = _without_empty_sections(value, section)
+    return kept
+
+
+def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    field = model.model_fields.get(key)
+    kind = field.annotation if field is not None else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _path(key: str, text: str) -> str:
+    expanded = os.path.expanduser(os.path.expandvars(text))
+    left = _VARIABLE.search(expanded)
+    if left is not None:
+        raise ConfigError(
+            f"{key} is {text!r}, but the environment variable {left[0]} is not set; set it or write the path out"
+        )
+    return os.path.abspath(expanded)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -186,9 +238,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not YAML: it is not UTF-8 text ({error.reason})") from error
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        data = yaml.load(text, Loader=_UniqueKeys)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if data is None:
         return {}
@@ -202,15 +256,17 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     if not sign or not key:
         raise ConfigError(f"override {override!r} is not of the form key.path=value")
     try:
-        value = yaml.safe_load(text) if text else None
-    except yaml.YAMLError as error:
+        value = yaml.load(text, Loader=_UniqueKeys) if text else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
     *parents, last = key.split(".")
-    if last in ("model_call_capture_dir", "input", "output") and isinstance(value, str):
-        value = _path(value)
+    if isinstance(value, str) and key in (_DIRECTORY, *(f"collect.{name}" for name in _COLLECT_PATHS)):
+        value = _path(key, value)
     section = data
     for name in parents:
-        below = section.setdefault(name, {})
+        below = section.get(name)
+        if below is None:
+            below = section[name] = {}
         if not isinstance(below, dict):
             raise ConfigError(f"override {override!r}: {name} is a value, not a section")
         section = below
@@ -222,20 +278,20 @@ def _check_keys(data: Mapping[str, Any], model: type[BaseModel], prefix: str) ->
     for key, value in data.items():
         if key not in known:
             raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), prefix)}")
-        section = known[key].annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
+        section = _section(model, key)
+        if section is not None:
             if isinstance(value, Mapping):
                 _check_keys(value, section, f"{prefix}{key}.")
-            elif value is not None and not isinstance(value, BaseModel):
+            elif value is not None:
                 raise ConfigError(f"{prefix}{key} is a section, not the value {value!r}")
 
 
 def all_keys(model: type[BaseModel] = CaptureConfig, prefix: str = "") -> list[str]:
     """Every key of the configuration as a dotted path."""
     keys: list[str] = []
-    for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
+    for name in model.model_fields:
+        section = _section(model, name)
+        if section is not None:
             keys += all_keys(section, f"{prefix}{name}.")
         else:
             keys.append(f"{prefix}{name}")

@@ -98,7 +98,7 @@ def decode_rows(data: bytes | memoryview) -> list[Row]:
     """
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's own are ValueErrors
         raise DamagedLog(
             f"rows cannot be decoded ({error}); they may come from a newer gym_capture. Nothing was changed; "
             "read the directory with the version that wrote it."

@@ -222,7 +222,7 @@ def decode_from_client(head: bytes | memoryview) -> FromClient:
     """A client's message head. Raises ProtocolError."""
     try:
         return _from_client.decode(head)
-    except msgspec.MsgspecError as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's own are ValueErrors
         raise ProtocolError(f"the client sent something that is no message ({error})") from error
 
 
@@ -230,7 +230,7 @@ def decode_from_owner(head: bytes | memoryview) -> FromOwner:
     """An owner's message head. Raises ProtocolError."""
     try:
         return _from_owner.decode(head)
-    except msgspec.MsgspecError as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # msgspec's own are ValueErrors
         raise ProtocolError(f"the owner sent something that is no message ({error})") from error
 
 
