@@ -37,10 +37,12 @@ Address = Annotated[
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="The configuration, a YAML file.", show_default=False)],
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="The configuration, a YAML file.", show_default=False)
+    ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the configuration, each set anew.", show_default=False),
+        typer.Argument(metavar="[KEY=VALUE]", help="Keys of the configuration, each set anew.", show_default=False),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
 from rich.text import Text
 
 from gym_capture.collect.summary import Progress as Counters
@@ -17,18 +17,17 @@ BAR_S = 0.25
 LINE_S = 10.0
 
 
-def progress_line(counters: Counters, seconds: float) -> str:
+def progress_line(counters: Counters, now: float) -> str:
     """Everything that matters now, in one line.
 
     Args:
-        seconds: since the first rollout started.
+        now: monotonic seconds.
     """
     done = counters.earlier + counters.finished
-    rate = counters.finished / seconds if seconds > 0 else 0.0
     parts = [
         f"{done}/{counters.rollouts} finished",
         f"{counters.running} running",
-        f"{rate:.1f}/s",
+        f"{_rate(counters, now):.1f}/s",
         f"{counters.calls_now} calls",
         f"{counters.outstanding} claims open",
         f"{counters.with_gaps} with gaps",
@@ -38,6 +37,28 @@ def progress_line(counters: Counters, seconds: float) -> str:
     if counters.failed:
         parts.append(f"{counters.failed} given up")
     return ", ".join(parts)
+
+
+def bar_details(counters: Counters, now: float) -> str:
+    """What stands beside the bar: the same, short enough for 80 columns."""
+    if counters.started_at is None:
+        return "starting"
+    parts = [
+        f"{_rate(counters, now):.1f}/s",
+        f"{counters.calls_now} calls",
+        f"{counters.outstanding} open",
+        f"{counters.with_gaps} gaps",
+    ]
+    if counters.failed_attempts:
+        parts.append(f"{counters.failed_attempts} failed")
+    return " ".join(parts)
+
+
+def _rate(counters: Counters, now: float) -> float:
+    """Finished rollouts a second."""
+    if counters.started_at is None or now <= counters.started_at:
+        return 0.0
+    return counters.finished / (now - counters.started_at)
 
 
 class ProgressView:
@@ -51,18 +72,16 @@ class ProgressView:
     def __init__(self, console: Console, counters: Counters) -> None:
         self._console = console
         self._counters = counters
-        self._started = time.monotonic()
         self._task: asyncio.Task[None] | None = None
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar = Progress(
-                TextColumn("rollouts"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                _Details(self._counters, self._started),
+                _Details(self._counters),
                 console=self._console,
                 transient=True,
             )
@@ -83,7 +102,7 @@ class ProgressView:
         if bar is None:
             while True:
                 await asyncio.sleep(LINE_S)
-                self._console.print(progress_line(self._counters, time.monotonic() - self._started), soft_wrap=True)
+                self._console.print(progress_line(self._counters, time.monotonic()), soft_wrap=True)
         task = bar.add_task("rollouts", total=None)
         while True:
             counters = self._counters
@@ -94,12 +113,10 @@ class ProgressView:
 class _Details(ProgressColumn):
     """The rest of the line."""
 
-    def __init__(self, counters: Counters, started: float) -> None:
+    def __init__(self, counters: Counters) -> None:
         super().__init__()
         self._counters = counters
-        self._started = started
 
     def render(self, task: Task) -> Text:
-        """The counters, without the one that the bar shows."""
-        line = progress_line(self._counters, time.monotonic() - self._started)
-        return Text(line.partition(", ")[2], style="dim", no_wrap=True, overflow="ellipsis")
+        """The counters, without those that the bar shows."""
+        return Text(bar_details(self._counters, time.monotonic()), style="dim", no_wrap=True, overflow="ellipsis")

@@ -146,6 +146,8 @@ class Dispatcher:
             return None
 
     def _start(self, attempt: Attempt) -> None:
+        if self._progress.started_at is None:
+            self._progress.started_at = self._clock.monotonic()
         self._spawn(self._running, self._run(attempt))
 
     def _spawn(self, stage: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:

@@ -84,6 +84,7 @@ class Progress:
         rollouts: of the whole input.
         earlier: finished by earlier runs.
         finished: by this one.
+        started_at: monotonic seconds when the first rollout was dispatched; None before.
         running: under way on workers.
         settling: run, but not yet merged and on disk.
         failed_attempts: of this run; `failed` are the rows that have no try left.
@@ -96,6 +97,7 @@ class Progress:
     rollouts: int = 0
     earlier: int = 0
     finished: int = 0
+    started_at: float | None = None
     running: int = 0
     settling: int = 0
     failed_attempts: int = 0

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from gym_capture.cli.exits import Exit
 from gym_capture.cli.main import app
-from gym_capture.cli.progress_view import progress_line
+from gym_capture.cli.progress_view import bar_details, progress_line
 from gym_capture.cli.run import exit_status
 from gym_capture.cli.tables import MAX_NAMED, summary_view
 from gym_capture.collect.summary import FailedRollout, FinishedRollout, Progress, Summary
@@ -221,7 +221,10 @@ def test_the_summary_names_rollouts_with_gaps_and_says_how_many_more() -> None:
 
 
 def test_progress_in_one_line() -> None:
-    counters = Progress(rollouts=50, earlier=10, finished=20, running=8, calls_now=311, outstanding=6, with_gaps=2)
-    assert progress_line(counters, 4.0) == ("30/50 finished, 8 running, 5.0/s, 311 calls, 6 claims open, 2 with gaps")
+    counters = Progress(rollouts=50, earlier=10, calls_now=311, outstanding=6, with_gaps=2)
+    assert bar_details(counters, 4.0) == "starting"
+    counters.started_at, counters.finished, counters.running = 100.0, 20, 8
+    assert progress_line(counters, 104.0) == ("30/50 finished, 8 running, 5.0/s, 311 calls, 6 claims open, 2 with gaps")
     counters.failed_attempts, counters.failed = 3, 1
-    assert progress_line(counters, 4.0).endswith("2 with gaps, 3 failed attempts, 1 given up")
+    assert progress_line(counters, 104.0).endswith("2 with gaps, 3 failed attempts, 1 given up")
+    assert bar_details(counters, 104.0) == "5.0/s 311 calls 6 open 2 gaps 3 failed"

@@ -95,7 +95,7 @@ async def test_a_run_that_is_stopped_and_killed_ends_with_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str
 ) -> None:
     (tmp_path / "slow_agent.py").write_text(SLOW_AGENT)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"q": number}) + "\n" for number in range(120)))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"q": number}) + "\n" for number in range(60)))
     (tmp_path / "run.yaml").write_text(
         json.dumps(
             {
@@ -121,22 +121,22 @@ async def test_a_run_that_is_stopped_and_killed_ends_with_every_row_once(
     summary = json.loads(stdout)
     assert stopped.returncode == summary["exit_status"] == 130, (tmp_path / "stderr.log").read_text()[-3000:]
     assert summary["interrupted"] is True
-    assert 8 <= summary["finished"] == len(records(output)) < 120
-    assert summary["remaining"] == 120 - summary["finished"]
+    assert 8 <= summary["finished"] == len(records(output)) < 60
+    assert summary["remaining"] == 60 - summary["finished"]
     assert records(tmp_path / "out.failures.jsonl") == []
 
     killed = started("run", "run.yaml", "--json", cwd=tmp_path)
-    _until_written(killed, output, summary["finished"] + 20)
+    _until_written(killed, output, summary["finished"] + 10)
     killed.kill()
     killed.communicate(timeout=PATIENCE_S)
     with output.open("ab") as torn:
-        torn.write(b'{"_ng_task_index": 119, "_ng_rol')
+        torn.write(b'{"_ng_task_index": 59, "_ng_rol')
 
     # In this process, on the Ray that is there: the same function that the command calls.
     monkeypatch.chdir(tmp_path)
     last = await collect(load_config("run.yaml", [f"capture.namespace={namespace}"]))
-    assert (len(last.finished), last.failed, last.remaining) == (120, [], 0)
-    assert Counter(record["_ng_task_index"] for record in records(output)) == dict.fromkeys(range(120), 1)
+    assert (len(last.finished), last.failed, last.remaining) == (60, [], 0)
+    assert Counter(record["_ng_task_index"] for record in records(output)) == dict.fromkeys(range(60), 1)
     merged = records(output)
     assert all(len(record["ng_model_call_capture"]["calls"]) == 3 for record in merged)
     assert not any("gaps" in record["ng_model_call_capture"] for record in merged)
