@@ -140,6 +140,11 @@ def _source_by_name(name: str, namespace: str, transport: TransportChoice) -> So
     import ray
 
     actor = find_actor(name, namespace)
+    if not hasattr(actor, "settings"):
+        raise OwnerNotFound(
+            f"actor {name} in namespace {namespace} is no capture owner. Nothing was changed; give another name.",
+            candidates=[each for each in named_actors(namespace) if each != name],
+        )
     told = ray.get(actor.settings.remote(), timeout=_ASK_S)
     return Source(told["run"], told["directory"], name, namespace, transport, client_options(told["run"], _DEFAULTS))
 

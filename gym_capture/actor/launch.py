@@ -116,6 +116,11 @@ def _try_launch(kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: f
     except ValueError:
         # Ray looked the name up between the death of one actor and the birth of the next.
         return None
+    if not hasattr(handle, "ready"):
+        raise NameTaken(
+            f"actor {spec.name} (namespace {spec.namespace}) is alive and is no capture owner. Nothing was changed; "
+            "give this run another capture.name or capture.namespace."
+        )
     left = max(0.0, deadline - time.monotonic())
     try:
         ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, FROZEN_AFTER_S) if spec.takeover else left)

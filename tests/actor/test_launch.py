@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 
+import gym_capture
 from gym_capture.actor.launch import Launched, launch
 from gym_capture.config import load_config
-from gym_capture.errors import CaptureDirectoryError, ConfigError, DirectoryHeld, NameTaken, SettingsDiffer
+from gym_capture.errors import (
+    CaptureDirectoryError,
+    ConfigError,
+    DirectoryHeld,
+    NameTaken,
+    OwnerNotFound,
+    SettingsDiffer,
+)
 from gym_capture.storage.owner_file import STOPPED, read_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.store import CaptureStore
@@ -77,6 +85,22 @@ def test_a_name_that_serves_another_run_is_refused(
         start(capture_config, "capture.name=shared", f"model_call_capture_dir={tmp_path / 'other'}")
     assert raised.value.run == first.spec.run
     assert ray_cluster.get(first.handle.endpoint.remote()).run == first.spec.run
+
+
+def test_a_name_that_belongs_to_something_else_is_refused(
+    ray_cluster: Any, capture_config: dict[str, Any], namespace: str
+) -> None:
+    class Other:
+        def hello(self) -> str:
+            return "hello"
+
+    other = ray_cluster.remote(num_cpus=0)(Other).options(name="other", namespace=namespace).remote()
+    assert ray_cluster.get(other.hello.remote()) == "hello"
+    with pytest.raises(NameTaken, match="is no capture owner"):
+        start(capture_config, "capture.name=other")
+    with pytest.raises(OwnerNotFound, match="is no capture owner"):
+        gym_capture.connect(name="other", namespace=namespace)
+    assert ray_cluster.get(other.hello.remote()) == "hello"
 
 
 def test_a_directory_that_another_actor_holds_is_refused_unless_it_is_taken_over(
