@@ -1,7 +1,8 @@
-"""A worker process under load: `python -m tests.crash.load_worker DIRECTORY REGISTER WORKER TASKS SEED`.
+"""A worker process under load: `python -m tests.crash.load_worker DIRECTORY REGISTER WORKER TASKS SEED [PORT]`.
 
 Runs TASKS concurrent rollouts of claims and commits until a line arrives on standard input (or it is killed), and
-writes down what it was told. Prints `ready` once every task has one acknowledged call, and its figures at the end.
+writes down what it was told. Prints `ready` once the load runs, and how many calls it made at the end. With PORT its
+connections go to that port of this machine instead of the owner's.
 """
 
 from __future__ import annotations
@@ -12,9 +13,29 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import gym_capture
+from gym_capture.model.endpoint import Endpoint
+from gym_capture.reach.locators import DirectoryLocator
 from tests.crash.register import Register
+
+
+def digest_of(request: Any, response: Any) -> str:
+    """What both sides compare of an exchange."""
+    return hashlib.sha256(json.dumps([request, response]).encode()).hexdigest()
+
+
+def go_through(port: int) -> None:
+    """Let every connection of this process go to `port`."""
+    locate = DirectoryLocator.locate
+
+    async def detour(self: DirectoryLocator) -> Endpoint:
+        return msgspec.structs.replace(await locate(self), host="127.0.0.1", port=port)
+
+    DirectoryLocator.locate = detour  # type: ignore[method-assign]
 
 
 async def rollout_task(
@@ -28,18 +49,19 @@ async def rollout_task(
             if stop.is_set():
                 break
             made += 1
+            call_id = f"{name}-{made}"
             request = {"messages": [{"role": "user", "content": "x" * rng.randrange(10, 4000)}]}
             response = {"id": f"r{made}", "choices": [], "n": rng.random()}
-            digest = hashlib.sha256(json.dumps([request, response]).encode()).hexdigest()
+            register.note("asked", rollout_id, call_id)
             try:
-                async with capture.rollout(rollout_id).claim(dialect="chat", model_call_id=f"{name}-{made}") as call:
-                    register.note("claimed", rollout_id, call.model_call_id)
+                async with capture.rollout(rollout_id).claim(dialect="chat", model_call_id=call_id) as call:
+                    register.note("claimed", rollout_id, call_id)
                     await asyncio.sleep(rng.random() * 0.02)  # the model at work
-                    register.note("completing", rollout_id, call.model_call_id, digest)
+                    register.note("completing", rollout_id, call_id, digest_of(request, response))
                     call.complete(request=request, response=response, status_code=200)
-                register.note("told", rollout_id, call.model_call_id, str(call.outcome.value))
+                register.note("told", rollout_id, call_id, str(call.outcome))
             except Exception as error:  # noqa: BLE001 - the test's claim is that no caller sees any error
-                register.note("error", rollout_id, f"{name}-{made}", repr(error))
+                register.note("error", rollout_id, call_id, repr(error))
     return made
 
 
@@ -64,4 +86,6 @@ async def main(directory: str, register_path: str, worker: str, tasks: int, seed
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 6:
+        go_through(int(sys.argv[6]))
     asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))

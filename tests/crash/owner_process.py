@@ -28,7 +28,7 @@ from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.executor import ThreadExecutor
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.stream_server import StreamServer
-from gym_capture.storage.ownership import OwnerIdentity
+from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.posix_files import PosixFiles
 
 

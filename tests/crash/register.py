@@ -32,6 +32,8 @@ class Call:
     """What the register says of one call: when it was claimed and completed, and what the caller was told."""
 
     rollout: str
+    asked_at: float | None = None
+    told_at: float | None = None
     claimed_at: float | None = None
     completed_at: float | None = None
     outcome: str | None = None
@@ -48,6 +50,13 @@ class Told:
     def durable(self) -> dict[str, Call]:
         """The calls that a caller was told are on disk."""
         return {call_id: call for call_id, call in self.calls.items() if call.outcome in ("durable", "duplicate")}
+
+    def in_flight(self, at: float) -> int:
+        """Calls that were begun and not yet answered at that time."""
+        return sum(
+            call.asked_at is not None and call.asked_at < at and (call.told_at is None or call.told_at > at)
+            for call in self.calls.values()
+        )
 
     def open_throughout(self, rollout: str | None, start: float, end: float) -> list[str]:
         """Calls whose claim was held during the whole interval: an answer 'quiescent' in it was early."""
@@ -73,10 +82,12 @@ def read_registers(paths: Iterator[Path] | list[Path]) -> Told:
             call = told.calls.setdefault(call_id, Call(rollout)) if kind != "error" else None
             if call is None:
                 told.errors.append([at, rollout, call_id, *more])
+            elif kind == "asked":
+                call.asked_at = at
             elif kind == "claimed":
                 call.claimed_at = at
             elif kind == "completing":
                 call.completed_at, call.digest = at, more[0]
             elif kind == "told":
-                call.outcome = more[0]
+                call.told_at, call.outcome = at, more[0]
     return told
