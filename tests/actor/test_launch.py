@@ -20,8 +20,11 @@ from gym_capture.errors import (
     CaptureDirectoryError,
     ConfigError,
     DirectoryHeld,
+    Fenced,
+    InvalidRolloutId,
     NameTaken,
     OwnerNotFound,
+    OwnerUnavailable,
     SettingsDiffer,
 )
 from gym_capture.storage.owner_file import STOPPED, read_owner
@@ -235,6 +238,17 @@ def test_a_merge_over_ray_is_the_capture_value(ray_cluster: Any, launched: Launc
     value = ray_cluster.get(launched.handle.merge.remote("r", None, 2))
     assert (value["rollout_id"], value["metrics"]["num_calls"], value["calls"]) == ("r", 0, [])
     assert value["gaps"] == [{"code": "model_call_capture_incomplete", "detail": "unaccounted=2"}]
+
+
+def test_errors_cross_ray_as_what_they_are(ray_cluster: Any, launched: Launched) -> None:
+    ray = ray_cluster
+    assert ray.get(launched.handle.clear.remote(["r"])) == {"r": 1}
+    with pytest.raises(Fenced, match="generation 0 of rollout r is not the current one"):
+        ray.get(launched.handle.merge.remote("r", 0))
+    with pytest.raises(InvalidRolloutId):
+        ray.get(launched.handle.quiesce.remote("no/id", 1.0))
+    with pytest.raises(OwnerUnavailable, match="is gone"):
+        ray.get(launched.handle.tunnel_poll.remote("no-pipe", 0, 1.0))
 
 
 def test_without_ray_a_launch_says_what_to_do() -> None:

@@ -15,8 +15,9 @@ import pytest
 
 import gym_capture
 from gym_capture import CaptureClient, CaptureStore, model_calls
+from gym_capture.client import core
 from gym_capture.directory import locate
-from gym_capture.errors import GymCaptureError, InvalidExchange, OwnerUnavailable
+from gym_capture.errors import GymCaptureError, HandshakeRefused, InvalidExchange, OwnerUnavailable
 from gym_capture.model.exchange import snapshot
 from gym_capture.model.ids import rollout_id_from_record
 from gym_capture.model.json_text import decode_json
@@ -133,6 +134,16 @@ def test_what_lies_beside_a_live_log_is_merged_where_the_log_knows_nothing(
     assert [each["model_call_id"] for each in merged(tmp_path, "beside")["calls"]] == ["b"]
     assert [each["model_call_id"] for each in merged(tmp_path, "in-log")["calls"]] == ["a"]
     assert merged(tmp_path, "nowhere")["gaps"] == [{"code": "model_call_capture_no_records"}]
+
+
+def test_another_protocol_version_is_refused_and_says_so(
+    owner: ThreadedOwner, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(core, "PROTOCOL_VERSION", 99)
+    client = gym_capture.connect(tmp_path)
+    with pytest.raises(HandshakeRefused, match="the client speaks protocol 99"):
+        client.sync.stats()
+    client.sync.close(timeout_s=0.0)
 
 
 # -- at rest --------------------------------------------------------------------------------------------------------
