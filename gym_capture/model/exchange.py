@@ -211,12 +211,20 @@ def open_part(part: Part, stored: bytes) -> bytes:
         length = zstandard.frame_content_size(stored)
         if length != part.raw or length > MAX_RAW_BYTES:
             raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {length} bytes instead of {part.raw}.")
-        raw: bytes = zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+        raw: bytes = _decompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamagedLog(f"a stored {_kind_name(part)} cannot be decompressed: {error}") from error
     if len(raw) != part.raw:
         raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {len(raw)} bytes instead of {part.raw}.")
     return raw
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """This thread's; making one costs more than using it on a record."""
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_per_thread, "decompressor", None)
+    if decompressor is None:
+        decompressor = _per_thread.decompressor = zstandard.ZstdDecompressor()
+    return decompressor
 
 
 def _kind_name(part: Part) -> str:
