@@ -37,9 +37,7 @@ Address = Annotated[
 
 @app.command()
 def run(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The configuration, a YAML file.", show_default=False)
-    ],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The run, a YAML file.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]", help="Keys of the configuration, each set anew.", show_default=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gym_capture.collect.attempt import Failed, Finished
 from gym_capture.collect.pool import Assignment
 from gym_capture.collect.session import Session
 from gym_capture.collect.worker import RolloutWorker, WorkerSpec
+from gym_capture.reach.disabled import disabled_client
 from tests.collect.sessions import RecordingCapture, recording_session
 
 
@@ -111,3 +113,15 @@ async def test_a_replay_records_every_exchange_in_order_and_returns_the_record()
 async def test_a_row_that_cannot_be_replayed_says_what_one_looks_like(row: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r'a row to replay is \{"record"'):
         await replay.rollout(row, recording_session(RecordingCapture(), row))
+
+
+async def test_a_session_travels_and_its_copy_counts_for_itself() -> None:
+    session = Session(row={"q": 1}, rollout_id="0-0", attempt=2, generation=5, capture=disabled_client())
+    async with session.claim(dialect="chat") as call:
+        call.complete()
+    copy = pickle.loads(pickle.dumps(session))
+    assert (copy.row, copy.rollout_id, copy.attempt, copy.token) == ({"q": 1}, "0-0", 2, "0-0~5")
+    async with copy.claim(dialect="chat") as call:
+        call.complete()
+    session.count_issued(copy.issued)
+    assert session.issued == 2
