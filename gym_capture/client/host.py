@@ -100,6 +100,7 @@ class _Running:
         self.core = ClientCore(transport, options, clock=clock, entropy=entropy, loop=self.loop)
         self.inbox: deque[Operation] = deque()
         self.woken = False
+        self.ended = False
         self.thread = threading.Thread(target=self._run, name="gym_capture-client", daemon=True)
 
     def _run(self) -> None:
@@ -107,6 +108,8 @@ class _Running:
         try:
             self.loop.run_until_complete(self._until_closed())
         finally:
+            # First this, then the last look: whoever appends in between sees that it is over, or is answered.
+            self.ended = True
             self.drain()
             asyncio.set_event_loop(None)
             self.loop.close()
@@ -129,6 +132,8 @@ class _Running:
 
     def submit(self, operation: Operation) -> None:
         self.inbox.append(operation)
+        if self.ended:
+            raise RuntimeError("the client's thread has ended")
         if not self.woken:
             self.woken = True
             self.loop.call_soon_threadsafe(self.drain)
@@ -179,6 +184,16 @@ class CoreHost:
         """Another one after a fork."""
         return self._running
 
+    @property
+    def core(self) -> ClientCore:
+        """The core that runs in this process; started when there is none. To be used in `loop` only."""
+        return self._ensure().core
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The core's loop."""
+        return self._ensure().loop
+
     def _ensure(self) -> _Running:
         running = self._running
         if running is not None:
@@ -200,7 +215,7 @@ class CoreHost:
         """
         try:
             self._ensure().submit(operation)
-        except RuntimeError as error:  # the loop was closed a moment ago
+        except RuntimeError as error:
             raise ClientClosed("this capture client is closed; open a new one with connect()") from error
 
     async def perform(self, operation: Operation) -> Any:
@@ -222,11 +237,11 @@ class CoreHost:
     def post(self, operation: Operation) -> None:
         """Hand in an operation without waiting."""
         running = self._running
-        if running is None or running.loop.is_closed():
+        if running is None:
             return
         try:
             running.submit(operation)
-        except RuntimeError:  # closed in between; its claims end with it
+        except RuntimeError:  # the thread has ended, and its claims with it
             return
 
     async def foreign(self, work: Coroutine[Any, Any, T]) -> T:
