@@ -41,12 +41,19 @@ class Launched(NamedTuple):
     created: bool
 
 
-def launch(config: CaptureConfig, *, takeover: bool = False, timeout_s: float = START_TIMEOUT_S) -> Launched:
+def launch(
+    config: CaptureConfig,
+    *,
+    takeover: bool = False,
+    timeout_s: float = START_TIMEOUT_S,
+    frozen_after_s: float = FROZEN_AFTER_S,
+) -> Launched:
     """Get or create the owner of the configured directory. Blocks; Ray must be initialised in this process.
 
     Args:
         takeover: fence another live owner of the directory, and end an actor of the same name that does not answer.
         timeout_s: how long all of it may take.
+        frozen_after_s: with `takeover`, how long such an actor may take.
 
     Raises:
         ConfigError: Ray is not initialised, or the settings cannot work.
@@ -66,7 +73,7 @@ def launch(config: CaptureConfig, *, takeover: bool = False, timeout_s: float = 
     kind = actor_class(config.capture.max_concurrency)
     deadline = time.monotonic() + timeout_s
     while True:
-        launched = _try_launch(kind, options, spec, deadline)
+        launched = _try_launch(kind, options, spec, deadline, frozen_after_s)
         if launched is not None:
             return launched
         if time.monotonic() > deadline:
@@ -109,8 +116,11 @@ def actor_options(spec: OwnerSpec, placement: PlacementConfig) -> dict[str, Any]
     return options
 
 
-def _try_launch(kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: float) -> Launched | None:
+def _try_launch(
+    kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: float, frozen_after_s: float
+) -> Launched | None:
     """One attempt; None when the actor that was found died under our hands (it ends, or another start failed)."""
+    found = _is_there(spec)
     try:
         handle = kind.options(**options).remote(spec)
     except ValueError:
@@ -123,17 +133,23 @@ def _try_launch(kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: f
         )
     left = max(0.0, deadline - time.monotonic())
     try:
-        ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, FROZEN_AFTER_S) if spec.takeover else left)
+        ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, frozen_after_s) if spec.takeover else left)
     except (ActorDiedError, ActorUnavailableError):
         return None
     except GetTimeoutError as error:
         if spec.takeover and time.monotonic() < deadline:
             ray.kill(handle, no_restart=True)
             return None
+        if not found:
+            _end(handle)
+            raise OwnerUnavailable(
+                f"Ray has not started actor {spec.name} (namespace {spec.namespace}) in time: it may have no node that "
+                "fits capture.placement, or be busy. The actor was withdrawn; see `ray status`, correct the placement, "
+                "start again."
+            ) from error
         raise OwnerUnavailable(
-            f"actor {spec.name} (namespace {spec.namespace}) has not answered: Ray may have no node that fits "
-            f"capture.placement, or the node that it runs on is frozen. Nothing was changed; see `ray list actors`, "
-            "correct the placement, or start with takeover=True."
+            f"actor {spec.name} (namespace {spec.namespace}) was there before and does not answer: the node that it "
+            "runs on may be frozen. Nothing was changed; see `ray list actors`, or start with takeover=True."
         ) from error
     created = ready.start == spec.start
     same_run = ready.run == spec.run and os.path.realpath(ready.directory) == os.path.realpath(spec.directory)
@@ -160,6 +176,14 @@ def _try_launch(kind: Any, options: dict[str, Any], spec: OwnerSpec, deadline: f
             keys=keys,
         )
     return Launched(handle, ready, spec, created)
+
+
+def _is_there(spec: OwnerSpec) -> bool:
+    try:
+        ray.get_actor(spec.name, spec.namespace)
+    except ValueError:
+        return False
+    return True
 
 
 def _end(handle: Any) -> None:

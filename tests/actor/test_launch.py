@@ -177,6 +177,38 @@ def test_an_owner_that_cannot_start_tells_why_and_leaves_no_actor(
     assert [entry for entry in named if entry["namespace"] == namespace] == []
 
 
+def test_a_placement_that_no_node_fits_is_withdrawn(
+    ray_cluster: Any, capture_config: dict[str, Any], namespace: str
+) -> None:
+    config = load_config(capture_config, ["capture.placement.resources={no_such_disk: 1}", "capture.name=nowhere"])
+    with pytest.raises(OwnerUnavailable, match="was withdrawn"):
+        launch(config, timeout_s=2.0)
+    with pytest.raises(ValueError, match="nowhere"):
+        ray_cluster.get_actor("nowhere", namespace)
+
+
+def test_an_actor_that_does_not_answer_is_left_alone_unless_it_is_taken_over(
+    ray_cluster: Any, launched: Launched, capture_config: dict[str, Any]
+) -> None:
+    os.kill(launched.ready.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(OwnerUnavailable, match="takeover=True"):
+            launch(load_config(capture_config), timeout_s=2.0)
+        assert not name_is_free(ray_cluster, launched)
+        taken = launch(load_config(capture_config), takeover=True, timeout_s=60.0, frozen_after_s=2.0)
+        assert (taken.created, taken.ready.epoch) == (True, 2)
+    finally:
+        continue_if_there(launched.ready.pid)
+    assert ray_cluster.get(taken.handle.clear.remote(["r"])) == {"r": 1}
+
+
+def continue_if_there(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        pass  # Ray has ended it already
+
+
 def test_a_node_that_is_none_is_an_error(ray_cluster: Any, capture_config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"capture\.placement\.node"):
         start(capture_config, "capture.placement.node=nowhere")
