@@ -1,7 +1,7 @@
 """Every error that gym_capture raises on purpose: one tree, one line a class saying when it is raised.
 
 A message says what happened, what is safe and what to do next; what a program may want to look at is a field.
-Errors travel from the owner to its clients by class name (`to_wire`, `from_wire`).
+Errors travel from the owner to its clients by class name (`from_wire`).
 """
 
 from __future__ import annotations

@@ -41,6 +41,15 @@ _DAMAGE_STRIDE = 1 << 10
 """Generations skipped for each damage: an unreadable clear may have handed them out, and no number is used twice."""
 
 
+# Plain integers: rows are decided and encoded by the ten thousand a second.
+_APPLIED = int(Outcome.APPLIED)
+_DUPLICATE = int(Outcome.DUPLICATE)
+_FENCED = int(Outcome.FENCED)
+_CONFLICT = int(Outcome.CONFLICT)
+_UNKNOWN_GENERATION = int(Outcome.UNKNOWN_GENERATION)
+_REFUSED_AT_THE_DOOR = (int(Outcome.TOO_LARGE), int(Outcome.INVALID))
+
+
 class Applied(NamedTuple):
     """A batch that was applied now: the rows to log, and the answers."""
 
@@ -210,8 +219,9 @@ class Ledger(LedgerFold):
         A row that comes in as too large or invalid was refused at the door and stays so; as a commit it still closes
         its claim and marks its rollout, unless its generation is over.
         """
-        refused = row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID)
-        if refused and type(row) is not CommitRow:
+        kind = type(row)
+        refused = row.outcome in _REFUSED_AT_THE_DOOR
+        if refused and kind is not CommitRow:
             return
         rollout = self.rollouts.get(row.rollout)
         current = rollout.generation if rollout is not None else 0
@@ -222,29 +232,29 @@ class Ledger(LedgerFold):
             row.generation = self._generation_of(client, rollout, row)
             self.counts["rows_without_token"] += 1
         if row.generation != current:
-            row.outcome = Outcome.FENCED if row.generation < current else Outcome.UNKNOWN_GENERATION
+            row.outcome = _FENCED if row.generation < current else _UNKNOWN_GENERATION
         elif not refused:
-            row.outcome = Outcome.APPLIED
+            row.outcome = _APPLIED
         if type(row) is CommitRow:
             row.call_index = PENDING_INDEX
-            if row.outcome != Outcome.APPLIED:
+            if row.outcome != _APPLIED:
                 row.parts = []
             elif rollout is None:
                 row.call_index = 0
             else:
                 self._decide_commit(rollout, row)
-        elif row.outcome == Outcome.APPLIED and type(row) is ClaimRow and client and row.claim in client.claims:
-            row.outcome = Outcome.DUPLICATE
+        elif type(row) is ClaimRow and row.outcome == _APPLIED and client is not None and row.claim in client.claims:
+            row.outcome = _DUPLICATE
 
     def _decide_clear(self, rollout: RolloutState | None, row: ClearRow) -> None:
         known = rollout.clears.get(row.request) if rollout is not None and row.request else None
         if known is not None:
             row.generation = known
-            row.outcome = Outcome.DUPLICATE
+            row.outcome = _DUPLICATE
         else:
             current = rollout.generation if rollout is not None else 0
             row.generation = current + 1 + _DAMAGE_STRIDE * self._damages
-            row.outcome = Outcome.APPLIED
+            row.outcome = _APPLIED
 
     @staticmethod
     def _generation_of(client: ClientState | None, rollout: RolloutState | None, row: ClientRow) -> int:
@@ -267,11 +277,11 @@ class Ledger(LedgerFold):
         if known is None:
             row.call_index = rollout.next_index
         elif known.digest == row.digest:
-            row.outcome = Outcome.DUPLICATE
+            row.outcome = _DUPLICATE
             row.call_index = known.call_index
             row.parts = []
         else:
-            row.outcome = Outcome.CONFLICT
+            row.outcome = _CONFLICT
             row.parts = []
 
     def _remember(self, client: ClientState, sender: SenderRow, sequence: int, results: list[Result]) -> None:

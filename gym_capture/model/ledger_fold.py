@@ -28,6 +28,11 @@ from gym_capture.model.rows import (
     Row,
 )
 
+_APPLIED = int(Outcome.APPLIED)
+_DUPLICATE = int(Outcome.DUPLICATE)
+_FENCED = int(Outcome.FENCED)
+_NOT_CURRENT = (int(Outcome.FENCED), int(Outcome.UNKNOWN_GENERATION))
+
 
 class Settled(NamedTuple):
     """What became quiescent: the rollouts that lost their last outstanding claim, and whether the whole run did."""
@@ -170,7 +175,7 @@ class LedgerFold:
         rollout.begin(generation, request)
 
     def _apply_claim(self, client: ClientState | None, row: ClaimRow, ref: FrameRef) -> None:
-        if row.outcome != Outcome.APPLIED:
+        if row.outcome != _APPLIED:
             self._count_refusal(row)
             return
         rollout = self._current(row)
@@ -189,7 +194,7 @@ class LedgerFold:
         self.counts["claims"] += 1
 
     def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
-        if row.outcome in (Outcome.FENCED, Outcome.UNKNOWN_GENERATION):
+        if row.outcome in _NOT_CURRENT:
             self._count_refusal(row)
             self._close_mistaken(client, row, ref)
             return
@@ -197,16 +202,16 @@ class LedgerFold:
         if rollout is None:
             return
         closed = client is not None and row.claim != NO_CLAIM and self._close(client, row.claim, rollout, ref)
-        if row.outcome == Outcome.DUPLICATE:
+        if row.outcome == _DUPLICATE:
             self.counts["duplicates"] += 1
             # Usually there; if damage swallowed the first one, this shows that there was one.
             self._extend(rollout, row.call_index + 1)
             return
         if not closed:
             self._hold(rollout, ref)
-        if row.outcome == Outcome.APPLIED and row.model_call_id not in rollout.calls:
+        if row.outcome == _APPLIED and row.model_call_id not in rollout.calls:
             self._append(rollout, row, ref)
-        elif row.outcome == Outcome.APPLIED and rollout.calls[row.model_call_id].digest == row.digest:
+        elif row.outcome == _APPLIED and rollout.calls[row.model_call_id].digest == row.digest:
             # It was committed again because the first one was unreadable then and is not now.
             self.counts["duplicates"] += 1
         else:
@@ -238,7 +243,7 @@ class LedgerFold:
             rollout.add_reason(REFUSED)
 
     def _apply_release(self, client: ClientState | None, row: ReleaseRow, ref: FrameRef) -> None:
-        if row.outcome != Outcome.APPLIED:
+        if row.outcome != _APPLIED:
             self._count_refusal(row)
             self._close_mistaken(client, row, ref)
             return
@@ -261,7 +266,7 @@ class LedgerFold:
         self.counts["losses"] += 1
 
     def _apply_mark(self, row: MarkRow, ref: FrameRef) -> None:
-        if row.outcome != Outcome.APPLIED:
+        if row.outcome != _APPLIED:
             self._count_refusal(row)
             return
         rollout = self._current(row)
@@ -270,7 +275,7 @@ class LedgerFold:
             self._hold(rollout, ref)
 
     def _apply_clear(self, row: ClearRow, ref: FrameRef) -> None:
-        if row.outcome != Outcome.APPLIED:
+        if row.outcome != _APPLIED:
             return
         rollout = self.rollout(row.rollout)
         if row.generation <= rollout.generation:
@@ -319,7 +324,7 @@ class LedgerFold:
         self._closings.append((ref.sequence, rollout))
 
     def _count_refusal(self, row: ClientRow) -> None:
-        if row.outcome == Outcome.FENCED:
+        if row.outcome == _FENCED:
             self.counts["fenced"] += 1
         else:
-            self.counts["duplicates" if row.outcome == Outcome.DUPLICATE else "refused_rows"] += 1
+            self.counts["duplicates" if row.outcome == _DUPLICATE else "refused_rows"] += 1
