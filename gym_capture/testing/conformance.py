@@ -1,0 +1,312 @@
+"""What every transport must show, as a pytest suite.
+
+Subclass `TransportConformance` in a test module (its name beginning with `Test`) and give it an `owner` fixture::
+
+    class TestMyTransport(TransportConformance):
+        @pytest.fixture
+        def owner(self, tmp_path):
+            ...
+            yield my_owner          # an `OwnerUnderTest` that is started
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import pytest
+
+from gym_capture.client.client import CaptureClient
+from gym_capture.client.host import CoreHost
+from gym_capture.client.options import ClientOptions
+from gym_capture.client.rollout import RolloutHandle
+from gym_capture.client.transport import Transport
+from gym_capture.errors import Fenced
+
+CALLS = 400
+WAITERS = 2000
+BIG_BYTES = 6 << 20
+DEADLINE_S = 60.0
+
+
+class OwnerUnderTest(Protocol):
+    """A real owner of a directory of its own, and ways to trouble it. Called from the test's thread."""
+
+    def transport(self) -> Transport:
+        """A new transport to it."""
+
+    def cut(self) -> None:
+        """Break every link; the owner lives."""
+
+    def cut_soon(self, chance: random.Random) -> None:
+        """Break the links at a place that `chance` picks, a little further on in what they carry."""
+
+    def kill(self) -> None:
+        """End the owner as a crash does."""
+
+    def start(self) -> None:
+        """Start it again on the same directory."""
+
+
+def some_exchange(call_id: str, text: str = "hello") -> dict[str, Any]:
+    """A small chat exchange."""
+    return {
+        "model_call_id": call_id,
+        "dialect": "chat",
+        "model_ref": {"type": "model", "name": "m"},
+        "request": {"model": "m", "messages": [{"role": "user", "content": text}]},
+        "response": {"id": call_id, "choices": [{"message": {"role": "assistant", "content": text[::-1]}}]},
+        "status_code": 200,
+    }
+
+
+@asynccontextmanager
+async def client_of(owner: OwnerUnderTest, **options: Any) -> AsyncIterator[CaptureClient]:
+    """A client in a thread of its own; closed at the end."""
+    client = CaptureClient(CoreHost(owner.transport(), ClientOptions(drain_timeout_s=DEADLINE_S, **options)))
+    try:
+        yield client
+    finally:
+        await client.close(DEADLINE_S)
+
+
+async def make_call(rollout: RolloutHandle, call_id: str) -> int | None:
+    """One call from claim to commit; its index."""
+    async with rollout.claim(dialect="chat", model_call_id=call_id) as call:
+        call.complete(request={"id": call_id}, response={"id": call_id})
+    assert call.outcome == "durable" or call.outcome == "duplicate", call.outcome
+    return call.call_index
+
+
+async def captured(client: CaptureClient, rollout_id: str, **merge: Any) -> dict[str, Any]:
+    """What a merge attaches for a rollout."""
+    merged = await client.merge({"_ng_rollout_id": rollout_id}, **merge)
+    value: dict[str, Any] = merged["ng_model_call_capture"]
+    return value
+
+
+class TransportConformance:
+    """The suite. Every test is a plain function with a loop of its own."""
+
+    @pytest.fixture
+    def owner(self) -> Iterator[OwnerUnderTest]:
+        """To be given by the subclass."""
+        raise NotImplementedError
+
+    def test_claim_commit_quiesce_merge(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                token = (await client.clear(["r1"]))["r1"]
+                rollout = client.rollout("r1", token)
+                async with rollout.claim(dialect="chat") as call:
+                    assert not await client.quiesce("r1", timeout_s=0.05)
+                    assert await client.quiesce("r2")
+                    call.complete(request={"q": 1}, response={"a": 2}, status_code=429)
+                assert (call.outcome, call.call_index, call.generation) == ("durable", 0, token)
+                async with rollout.claim(dialect="chat"):
+                    pass
+                assert await client.quiesce("r1")
+                assert await client.quiesce()
+                value = await captured(client, "r1", include_payloads=True, generation=token, issued=rollout.issued)
+                (shown,) = value["calls"]
+                assert (shown["request"], shown["response"]) == ({"q": 1}, {"a": 2})
+                assert shown["error_category"] == "rate_limit"
+                assert value["gaps"] == [{"code": "model_call_capture_incomplete", "detail": "released=1"}]
+                stats = await client.stats("r1")
+                assert stats["client"]["connected"] is True
+
+        asyncio.run(scenario())
+
+    def test_one_clients_writes_keep_their_order(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                rollout = client.rollout("r1")
+                names = [f"c{number:04d}" for number in range(300)]
+                indexes = await asyncio.gather(*[rollout.record(some_exchange(name)) for name in names])
+                assert indexes == list(range(300))
+                value = await captured(client, "r1")
+                assert [call["model_call_id"] for call in value["calls"]] == names
+
+        asyncio.run(scenario())
+
+    def test_a_big_exchange_comes_back_as_it_was(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                text = random.Random(1).randbytes(BIG_BYTES // 2).hex()
+                rollout = client.rollout("r1")
+                big, small = await asyncio.gather(
+                    rollout.record(some_exchange("big", text)), rollout.record(some_exchange("small"))
+                )
+                assert {big, small} == {0, 1}
+                value = await captured(client, "r1", include_payloads=True)
+                shown = value["calls"][big]
+                assert shown["request"]["messages"][0]["content"] == text
+                assert shown["response"]["choices"][0]["message"]["content"] == text[::-1]
+
+        asyncio.run(scenario())
+
+    def test_cut_links_lose_nothing_and_double_nothing(self, owner: OwnerUnderTest) -> None:
+        chance = random.Random(7)
+
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                rollouts = [client.rollout(f"r{number}") for number in range(8)]
+                done = 0
+                indexes: dict[str, set[int | None]] = {rollout.id: set() for rollout in rollouts}
+
+                async def work(number: int) -> None:
+                    nonlocal done
+                    for turn in range(CALLS // 16):
+                        rollout = rollouts[(number + turn) % 8]
+                        indexes[rollout.id].add(await make_call(rollout, f"{number}-{turn}"))
+                        done += 1
+                        if done % 20 == 0:
+                            await asyncio.to_thread(owner.cut_soon, chance)
+
+                await asyncio.gather(*[work(number) for number in range(16)])
+                assert await client.quiesce()
+                total = 0
+                for rollout in rollouts:
+                    value = await captured(client, rollout.id, issued=rollout.issued)
+                    shown = [call["model_call_id"] for call in value["calls"]]
+                    assert len(shown) == len(set(shown)) == rollout.issued
+                    assert indexes[rollout.id] == set(range(len(shown)))
+                    assert "gaps" not in value
+                    total += len(shown)
+                assert total == 16 * (CALLS // 16)
+                assert (await client.stats())["client"]["connects"] > 1
+
+        asyncio.run(scenario())
+
+    def test_what_was_acknowledged_outlives_the_owner(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                rollout = client.rollout("r1", (await client.clear(["r1"]))["r1"])
+                acknowledged: list[str] = []
+
+                async def work(number: int) -> None:
+                    for turn in range(10):
+                        call_id = f"{number}-{turn}"
+                        await make_call(rollout, call_id)
+                        acknowledged.append(call_id)
+
+                tasks = [asyncio.create_task(work(number)) for number in range(16)]
+                while len(acknowledged) < 20:
+                    await asyncio.sleep(0)
+                async with rollout.claim(dialect="chat", model_call_id="over the crash") as call:
+                    await asyncio.to_thread(owner.kill)
+                    before = set(acknowledged)
+                    await asyncio.to_thread(owner.start)
+                    call.complete(request={}, response={})
+                assert call.outcome == "durable"
+                await asyncio.gather(*tasks)
+                assert await client.quiesce("r1")
+                value = await captured(client, "r1", issued=rollout.issued)
+                shown = [one["model_call_id"] for one in value["calls"]]
+                assert before <= set(shown)
+                assert len(shown) == len(set(shown)) == 161
+                assert "gaps" not in value
+
+        asyncio.run(scenario())
+
+    def test_work_of_an_earlier_generation_never_shows(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as collector, client_of(owner) as worker:
+                first = (await collector.clear(["r1"]))["r1"]
+                old = worker.rollout("r1", first)
+                async with old.claim(dialect="chat") as call:
+                    second = (await collector.clear([{"_ng_rollout_id": "r1"}]))["r1"]
+                    assert second == first + 1
+                    call.complete(request={}, response={})
+                assert call.outcome == "fenced"
+                async with old.claim(dialect="chat") as late:
+                    late.complete(request={}, response={})
+                assert late.outcome == "fenced"
+                with pytest.raises(Fenced):
+                    await old.record(some_exchange("late"))
+                assert await collector.quiesce("r1")
+                assert (await captured(collector, "r1"))["calls"] == []
+                assert await worker.rollout("r1", second).record(some_exchange("new")) == 0
+
+        asyncio.run(scenario())
+
+    def test_thousands_of_waiters_do_not_keep_a_write_from_landing(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as waiting, client_of(owner) as writing:
+                rollout = writing.rollout("r1")
+                async with rollout.claim(dialect="chat") as call:
+                    waiters = [
+                        asyncio.create_task(waiting.quiesce("r1" if number % 2 else None))
+                        for number in range(WAITERS)
+                    ]
+                    await waiting.stats()  # answered after the waits were taken
+                    assert await writing.rollout("r2").record(some_exchange("beside")) == 0
+                    assert not any(waiter.done() for waiter in waiters)
+                    call.complete(request={}, response={})
+                assert await asyncio.gather(*waiters) == [True] * WAITERS
+
+        asyncio.run(scenario())
+
+    def test_cancelled_callers_leave_nothing_outstanding(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                rollout = client.rollout("r1")
+                entered: list[str] = []
+
+                async def work(call_id: str) -> None:
+                    async with rollout.claim(dialect="chat", model_call_id=call_id):
+                        entered.append(call_id)
+                        await asyncio.Event().wait()
+
+                tasks = [asyncio.create_task(work(f"c{number}")) for number in range(100)]
+                while len(entered) < 50:
+                    await asyncio.sleep(0)
+                tasks += [asyncio.create_task(work(f"d{number}")) for number in range(50)]
+                tasks.append(asyncio.create_task(client.quiesce("r1")))  # type: ignore[arg-type]
+                await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                assert all(task.cancelled() for task in tasks)
+                assert await client.quiesce("r1")
+                value = await captured(client, "r1", issued=rollout.issued)
+                assert sorted(call["model_call_id"] for call in value["calls"]) == sorted(entered)
+                assert {call["error_category"] for call in value["calls"]} == {"cancelled"}
+                assert "gaps" not in value
+
+        asyncio.run(scenario())
+
+    def test_a_client_that_closes_over_an_open_claim_loses_it_at_once(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as other:
+                async with client_of(owner) as client:
+                    call = client.rollout("r1").claim(dialect="chat")
+                    await call.__aenter__()
+                    assert not await other.quiesce("r1", timeout_s=0.05)
+                assert await other.quiesce("r1")
+                value = await captured(other, "r1")
+                assert value["gaps"] == [{"code": "model_call_capture_incomplete", "detail": "lost=1"}]
+                call.complete(request={}, response={})
+                await call.__aexit__(None, None, None)
+                assert call.outcome == "dropped"
+
+        asyncio.run(scenario())
+
+    def test_a_broken_link_is_mended_for_whoever_waits(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client, client_of(owner) as other:
+                async with other.rollout("r1").claim(dialect="chat") as call:
+                    waiter = asyncio.create_task(client.quiesce("r1"))
+                    await client.stats()
+                    await asyncio.to_thread(owner.cut)
+                    await client.stats()
+                    assert not waiter.done()
+                    call.complete(request={}, response={})
+                assert call.outcome == "durable"
+                assert await waiter
+
+        asyncio.run(scenario())
