@@ -132,12 +132,13 @@ def _try_launch(
             "give this run another capture.name or capture.namespace."
         )
     left = max(0.0, deadline - time.monotonic())
+    frozen_counts = spec.takeover and found
     try:
-        ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, frozen_after_s) if spec.takeover else left)
+        ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, frozen_after_s) if frozen_counts else left)
     except (ActorDiedError, ActorUnavailableError):
         return None
     except GetTimeoutError as error:
-        if spec.takeover and time.monotonic() < deadline:
+        if frozen_counts and time.monotonic() < deadline:
             ray.kill(handle, no_restart=True)
             return None
         if not found:
