@@ -1,0 +1,1 @@
+"""Benchmarks: gym_capture and a plain file store, side by side in one run (`make bench`)."""

@@ -1,0 +1,112 @@
+"""`python -m benchmarks`: everything, side by side, in under two minutes. No figure fails the run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import gym_capture
+from benchmarks.cases import Bench
+
+KB = 1024
+
+
+def main() -> None:
+    """Run the cases and print a table each."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
+    parser.add_argument("--workers", type=int, default=4, help="Ray workers")
+    parser.add_argument("--in-flight", type=int, default=64, help="calls in flight in each worker")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of one loaded run")
+    parser.add_argument("--repeats", type=int, default=2, help="loaded runs of each contestant, in turn")
+    parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
+    parser.add_argument("--clients", type=int, default=64, help="slow client processes")
+    parser.add_argument("--json", type=Path, help="also write all figures here")
+    options = parser.parse_args()
+
+    import ray
+
+    base = Path(tempfile.mkdtemp(prefix="gym-capture-bench-", dir=options.directory)).resolve()
+    console = Console(width=150)
+    started = time.perf_counter()
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, address="local", logging_level=logging.ERROR)
+    capture = gym_capture.start(
+        {
+            "model_call_capture_dir": str(base / "capture"),
+            "capture": {"namespace": "benchmarks", "endpoint": {"host": "127.0.0.1"}},
+        }
+    )
+    try:
+        bench = Bench(
+            ray, capture, base / "capture", base / "files", workers=options.workers, in_flight=options.in_flight
+        )
+        figures: dict[str, dict[str, dict[str, float]]] = {}
+
+        def show(title: str, rows: dict[str, dict[str, float]]) -> None:
+            figures[title] = rows
+            console.print(_table(title, rows))
+
+        show("one call at a time, 4 KB (ms)", bench.unloaded(200))
+        for size in (4 * KB, 64 * KB, 512 * KB):
+            title = f"{options.workers} workers x {options.in_flight} in flight, {size // KB} KB (per second; ms)"
+            show(title, bench.throughput(size, options.seconds, options.repeats))
+        show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
+        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 1.5))
+        show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 6))
+        show("read back from disk", bench.read_back())
+        bench.close()
+        conditions = _conditions(base, time.perf_counter() - started)
+        console.print(conditions)
+        if options.json:
+            options.json.write_text(json.dumps({"conditions": conditions, "figures": figures}, indent=1))
+    finally:
+        capture.sync.stop()
+        ray.shutdown()
+        shutil.rmtree(base)
+
+
+def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_number(row.get(column)) for column in columns))
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _conditions(base: Path, seconds: float) -> str:
+    import ray
+
+    info: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "ray": ray.__version__,
+        "gym_capture": gym_capture.__version__,
+        "load average at the end": os.getloadavg()[0],
+        "whole run": f"{seconds:.0f} s",
+    }
+    return ", ".join(f"{key} {value}" for key, value in info.items())
+
+
+if __name__ == "__main__":
+    main()
