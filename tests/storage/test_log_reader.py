@@ -123,6 +123,18 @@ def test_a_payload_that_looks_like_a_frame_is_not_read_as_one() -> None:
     assert [item.head.sequence for item in read(bytes(broken)) if isinstance(item, Frame)] == [1, 3]
 
 
+@pytest.mark.parametrize("window_bytes", [40, 41, 64, 4096])
+def test_the_next_frame_is_found_wherever_it_lies_in_the_window(window_bytes: int) -> None:
+    for body in range(160):
+        data, frames = segment_with(2, body=b"p" * body)
+        first, second = frames
+        broken = data[: first.offset] + bytes(40) + data[first.offset + 40 :]  # no magic and no lengths are left
+        found = read(broken, window_bytes=window_bytes)
+        assert found == [Damage(first.offset, first.head.total_bytes, "damage"), found[1]]
+        assert isinstance(found[1], Frame)
+        assert found[1].offset == second.offset
+
+
 def test_a_frame_of_another_epoch_is_no_frame_of_this_segment() -> None:
     data, _ = segment_with(2)
     other = SegmentName(EPOCH + 1, 0)
