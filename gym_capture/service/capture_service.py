@@ -27,6 +27,7 @@ from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit
 from gym_capture.service.owned_log import Taking
 from gym_capture.service.part_reader import read_parts, read_records
+from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.serving_clock import ServingClock
 from gym_capture.service.session import Send, Session
 from gym_capture.service.settings import OwnerSettings
@@ -254,7 +255,10 @@ class CaptureService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self.settings.tick_s)
-            self.tick()
+            try:
+                self.tick()
+            except Exception as error:  # noqa: BLE001  # leases must go on, whatever this tick stumbled over
+                self.fault(error)
 
     def tick(self) -> None:
         """Let leases end. A client is expired one tick after its lease ended, so that all it sent has been read."""
@@ -270,6 +274,10 @@ class CaptureService:
         losses = self.ledger.expire(before)
         if losses:
             self.tenure.journal(losses)
+        for session in list(self.connections.sessions.values()):
+            # Whoever thaws finds the connection closed, says hello again and is told what it has lost.
+            if not self.ledger.clients[session.client].live:
+                session.end()
 
     # -- connections --------------------------------------------------------------------------------------------
 
@@ -354,6 +362,7 @@ class CaptureService:
             OwnerUnavailable, Superseded: nothing can be said.
         """
         validate_rollout_id(rollout_id)
+        issued = max(0, min(issued, MAX_COUNT))
         while True:
             await self.tenure.available()
             self._fence(rollout_id, generation)
@@ -382,6 +391,10 @@ class CaptureService:
         for rollout_id in rollout_ids:
             validate_rollout_id(rollout_id)
         request = request or self._entropy.bytes(16).hex()
+        if len(request) > MAX_CALL_ID_CHARACTERS or not request.isprintable():
+            raise GymCaptureError(
+                f"a clear's request is a short printable text, not {request[:80]!r}. Nothing was done."
+            )
         while True:
             await self.tenure.available()
             rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]

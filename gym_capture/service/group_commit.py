@@ -143,16 +143,16 @@ class GroupCommit:
             before = self._clock.monotonic()
             try:
                 await self._executor.run(partial(self._commit, [staged.frame for staged in group]))
+                if self._ended:
+                    return
+                self._counters.seconds += self._clock.monotonic() - before
+                self._release(group)
             except Superseded as error:
                 self._superseded(error)
                 return
-            except Exception as error:  # noqa: BLE001  # whatever it was, the group's fate is unknown: recover
+            except Exception as error:  # noqa: BLE001  # whatever it was, what is known may be wrong: recover
                 self._failed(error)
                 return
-            if self._ended:
-                return
-            self._counters.seconds += self._clock.monotonic() - before
-            self._release(group)
 
     def _take(self) -> list[Staged]:
         group: list[Staged] = []

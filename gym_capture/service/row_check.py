@@ -26,7 +26,7 @@ from gym_capture.model.rows import (
     ReleaseRow,
 )
 
-MAX_CALL_ID_BYTES = 4096
+MAX_CALL_ID_CHARACTERS = 4096
 MAX_REASON_CHARACTERS = 64
 MAX_COUNT = 2**31
 MAX_NUMBER = 2**63 - 1
@@ -84,12 +84,12 @@ def _is_rollout_id(text: str) -> bool:
 
 def _is_sane(row: ClientRow) -> bool:
     if isinstance(row, ClaimRow):
-        return 0 < row.claim <= MAX_NUMBER and len(row.model_call_id) <= MAX_CALL_ID_BYTES
+        return 0 < row.claim <= MAX_NUMBER and len(row.model_call_id) <= MAX_CALL_ID_CHARACTERS
     if isinstance(row, ReleaseRow):
         return 0 < row.claim <= MAX_NUMBER and _is_reason(row.reason)
     if isinstance(row, MarkRow):
         return 0 < row.count <= MAX_COUNT and _is_reason(row.reason)
-    return isinstance(row, ClearRow) and len(row.request) <= MAX_CALL_ID_BYTES
+    return isinstance(row, ClearRow) and len(row.request) <= MAX_CALL_ID_CHARACTERS
 
 
 def _is_reason(text: str) -> bool:
@@ -103,7 +103,7 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_t
         not CURRENT <= row.generation <= MAX_GENERATION
         or not 0 <= row.claim <= MAX_NUMBER
         or len(row.digest) != _DIGEST_BYTES
-        or not 0 < len(row.model_call_id) <= MAX_CALL_ID_BYTES
+        or not 0 < len(row.model_call_id) <= MAX_CALL_ID_CHARACTERS
     ):
         row.generation = max(CURRENT, min(row.generation, MAX_GENERATION))
         outcome = Outcome.INVALID
@@ -114,7 +114,7 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_t
     if outcome != Outcome.APPLIED:
         row.parts = []
         # Nothing is kept of it, so its name only has to fit.
-        row.model_call_id = row.model_call_id[:MAX_CALL_ID_BYTES]
+        row.model_call_id = row.model_call_id[:MAX_CALL_ID_CHARACTERS]
         row.claim = max(0, min(row.claim, MAX_NUMBER))
     return outcome
 

@@ -9,8 +9,9 @@ from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from gym_capture.errors import GymCaptureError, HandshakeRefused, OwnerUnavailable, ProtocolError
+from gym_capture.errors import GymCaptureError, HandshakeRefused, InvalidRolloutId, OwnerUnavailable, ProtocolError
 from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
+from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.ledger import Repeated
 from gym_capture.model.messages import (
     MAX_HEAD_BYTES,
@@ -119,6 +120,9 @@ class Session:
                 self._other(message)
         except ProtocolError as error:
             self.broken(error)
+        except Exception as error:  # noqa: BLE001  # half of a batch may be applied: only the log knows what is true
+            self._service.tenure.fail(error)
+            self.end()
 
     def broken(self, error: ProtocolError) -> None:
         """The connection carries something that it must not; it is counted and closed."""
@@ -295,6 +299,13 @@ class Session:
     def _quiesce(self, number: int, request: Quiesce) -> None:
         if isnan(request.timeout_s):
             raise ProtocolError("a timeout that is not a number")
+
+        if request.rollout is not None:
+            try:
+                validate_rollout_id(request.rollout)
+            except InvalidRolloutId as error:
+                self.send(Failure(number, type(error).__name__, str(error)))
+                return
 
         def answer(result: bool | GymCaptureError) -> None:
             self._calls.pop(number, None)

@@ -6,12 +6,15 @@ import msgspec
 
 from gym_capture import __version__
 from gym_capture.errors import ConfigError
+from gym_capture.model.codec import MAX_FRAME_BYTES
 
 PACKAGE_VERSION = __version__
 """What the owner says of itself in a welcome."""
 
 _MIB = 1 << 20
 _MESSAGE_SLACK_BYTES = 1 << 20
+_MOST_MESSAGE_BYTES = MAX_FRAME_BYTES - (MAX_FRAME_BYTES >> 3)
+"""Rows grow a little when the owner completes them."""
 
 
 class OwnerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +67,10 @@ class OwnerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"owner setting {name} is {value}: give a finite number above 0.")
         if self.tick_s > self.lease_s / 2:
             raise ConfigError(f"tick_s is {self.tick_s}: leases of {self.lease_s} s need at most half of that.")
-        if self.max_exchange_bytes > 256 * _MIB:
+        if self.max_message_bytes > _MOST_MESSAGE_BYTES:
             raise ConfigError(
-                f"max_exchange_bytes is {self.max_exchange_bytes}: a frame of the log holds at most {256 * _MIB}."
+                f"max_exchange_bytes is {self.max_exchange_bytes} and max_batch_bytes {self.max_batch_bytes}: twice "
+                f"the one and once the other stay below {_MOST_MESSAGE_BYTES}, for a frame of the log holds no more."
             )
         return self
 

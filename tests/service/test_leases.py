@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from gym_capture.model.messages import PREFIX_BYTES, Batch, Quiesce, encode_message
 from gym_capture.model.rows import ClaimRow, Outcome, Result
 from gym_capture.service.serving_clock import ServingClock
+from gym_capture.service.settings import OwnerSettings
 from gym_capture.testing.manual_clock import ManualClock
 from tests.service.harness import Bench, serving, turns
 
@@ -26,7 +29,7 @@ async def test_a_silent_holder_loses_its_claims_one_tick_after_its_lease() -> No
         bench.tick()
         assert (await asked)[0] is True
         assert reasons(bench) == {"lost": 1}
-        assert bench.service.stats()["clients"]["live"] == 0
+        assert bench.service.stats()["counts"]["expired_clients"] == 1
 
 
 async def test_a_beat_renews_the_lease() -> None:
@@ -176,3 +179,30 @@ def test_the_serving_clock_counts_two_ticks_at_most_for_any_absence() -> None:
     assert serving_clock.now() == 1.5
     clock.advance(0.25)
     assert serving_clock.now() == 1.75
+
+
+async def test_the_connection_of_an_expired_client_is_closed_so_that_it_says_hello_again() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        await client.claim("r")
+        bench.tick(LEASE_TICKS + 1)
+        await turns(50)
+        assert len(client.welcomes) == 2
+        assert bench.service.stats()["clients"] == {"known": 1, "live": 1, "connected": 1}
+
+
+async def test_a_tick_that_fails_is_counted_and_the_next_one_comes() -> None:
+    settings = OwnerSettings(tick_s=0.001)
+    async with serving(settings=settings) as bench:
+        ticks: list[int] = []
+        twice = asyncio.Event()
+
+        def stumble() -> None:
+            ticks.append(1)
+            if len(ticks) == 2:
+                twice.set()
+            raise ZeroDivisionError("planted")
+
+        bench.service.tick = stumble  # type: ignore[method-assign]
+        await twice.wait()
+        assert bench.service.connections.counts["faults"] >= 1
