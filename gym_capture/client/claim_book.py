@@ -151,14 +151,14 @@ class ClaimBook:
             else:
                 self._buffer.waiting.append(commit)
         else:
-            self._admit(commit, snapshot)
+            self._admit(commit, snapshot, size)
 
     def _hurried(self, commit: Commit) -> bool:
         """Its caller should not wait for the owner, which is away."""
         return self._presence.patience_over(self._now()) or (commit.impatient and not self._presence.ready)
 
-    def _admit(self, commit: Commit, snapshot: Snapshot) -> None:
-        if snapshot.raw_bytes <= self._pack_inline_bytes:
+    def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
+        if size <= self._pack_inline_bytes:
             self._packed(commit, pack(snapshot))
         else:
             self._pack_elsewhere(snapshot, lambda sealed: self._packed(commit, sealed))
@@ -234,10 +234,11 @@ class ClaimBook:
             commit = waiting[0]
             snapshot = commit.snapshot
             assert snapshot is not None
-            if not self._buffer.take(commit, snapshot.raw_bytes):
+            size = snapshot.raw_bytes
+            if not self._buffer.take(commit, size):
                 return
             waiting.popleft()
-            self._admit(commit, snapshot)
+            self._admit(commit, snapshot, size)
 
     # -- closings without an exchange ---------------------------------------------------------------------------
 

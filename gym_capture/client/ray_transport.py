@@ -154,11 +154,13 @@ class RayTransport:
             OwnerUnavailable: it is not there now.
             OwnerNotFound: there is none.
         """
-        tunnel = await self._lookup.find()
         try:
+            tunnel = await self._lookup.find()
             pipe: str = await tunnel.actor.tunnel_open.remote("")
-        except GymCaptureError:
-            raise
         except Exception as error:
+            # What the actor raised comes wrapped, as an error of Ray's and of ours at once.
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, GymCaptureError):
+                raise cause from error
             raise OwnerUnavailable(f"the capture owner's actor does not answer ({error})") from error
         return RayLink(tunnel, pipe)

@@ -178,7 +178,7 @@ class TransportConformance:
                     assert "gaps" not in value
                     total += len(shown)
                 assert total == 16 * (CALLS // 16)
-                assert (await client.stats())["client"]["connects"] > 1
+                assert (await client.stats())["client"]["connects"] > 3
 
         asyncio.run(scenario())
 
@@ -187,16 +187,18 @@ class TransportConformance:
             async with client_of(owner) as client:
                 rollout = client.rollout("r1", (await client.clear(["r1"]))["r1"])
                 acknowledged: list[str] = []
+                busy = asyncio.Event()
 
                 async def work(number: int) -> None:
                     for turn in range(10):
                         call_id = f"{number}-{turn}"
                         await make_call(rollout, call_id)
                         acknowledged.append(call_id)
+                        if len(acknowledged) == 20:
+                            busy.set()
 
                 tasks = [asyncio.create_task(work(number)) for number in range(16)]
-                while len(acknowledged) < 20:
-                    await asyncio.sleep(0)
+                await busy.wait()
                 async with rollout.claim(dialect="chat", model_call_id="over the crash") as call:
                     await asyncio.to_thread(owner.kill)
                     before = set(acknowledged)
@@ -240,8 +242,7 @@ class TransportConformance:
                 rollout = writing.rollout("r1")
                 async with rollout.claim(dialect="chat") as call:
                     waiters = [
-                        asyncio.create_task(waiting.quiesce("r1" if number % 2 else None))
-                        for number in range(WAITERS)
+                        asyncio.create_task(waiting.quiesce("r1" if number % 2 else None)) for number in range(WAITERS)
                     ]
                     await waiting.stats()  # answered after the waits were taken
                     assert await writing.rollout("r2").record(some_exchange("beside")) == 0
@@ -256,15 +257,17 @@ class TransportConformance:
             async with client_of(owner) as client:
                 rollout = client.rollout("r1")
                 entered: list[str] = []
+                busy = asyncio.Event()
 
                 async def work(call_id: str) -> None:
                     async with rollout.claim(dialect="chat", model_call_id=call_id):
                         entered.append(call_id)
+                        if len(entered) == 50:
+                            busy.set()
                         await asyncio.Event().wait()
 
                 tasks = [asyncio.create_task(work(f"c{number}")) for number in range(100)]
-                while len(entered) < 50:
-                    await asyncio.sleep(0)
+                await busy.wait()
                 tasks += [asyncio.create_task(work(f"d{number}")) for number in range(50)]
                 tasks.append(asyncio.create_task(client.quiesce("r1")))  # type: ignore[arg-type]
                 await asyncio.sleep(0)

@@ -93,6 +93,7 @@ class FakeOwner:
         mute: nothing is answered or applied.
         deaf_to_batches: batches are applied and not answered, until `answer_held`.
         batches: the bytes of every batch that came, with repetitions.
+        on_batch: called in the client's loop once a batch was taken.
     """
 
     name = "fake"
@@ -115,6 +116,7 @@ class FakeOwner:
         self.goodbyes = 0
         self.attempts = 0
         self.bodies: dict[int, bytes] = {}
+        self.on_batch: Callable[[], object] = lambda: None
         self._welcome = {"lease_s": 6.0, "window": 1 << 23, "max_exchange": 1 << 26, "max_batch": 1 << 22, **welcome}
         self._held: list[Callable[[], None]] = []
         self._sequence = 0
@@ -239,6 +241,7 @@ class FakeOwner:
             self._held.append(lambda: link.say(answers))
         else:
             link.say(answers)
+        self.on_batch()
         self._look_at_quiesces()
 
     def _look_at_quiesces(self) -> None:

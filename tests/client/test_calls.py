@@ -22,7 +22,7 @@ def test_a_claim_is_acknowledged_before_the_body_and_the_commit_closes_it() -> N
             rollout = made.client.rollout("r1")
             async with rollout.claim(dialect="chat", model_ref={"type": "model", "name": "m"}) as call:
                 assert made.owner.ledger.outstanding_of("r1") == 1
-                assert call.outcome is None
+                assert not call.outcome
                 await asyncio.sleep(1.5)
                 call.first_token()
                 await asyncio.sleep(0.5)
@@ -82,11 +82,16 @@ def test_an_exception_commits_the_failure_with_what_is_known_and_goes_on(error: 
         async with harness() as made:
             request = {"messages": ["first"]}
             rollout = made.client.rollout("r1")
-            with pytest.raises(type(error)) as raised:
-                async with rollout.claim(dialect="chat", request=request) as call:
+            call = rollout.claim(dialect="chat", request=request)
+
+            async def fail() -> None:
+                async with call:
                     request["messages"].append("added later")
                     call.note(response={"partial": True})
                     raise error
+
+            with pytest.raises(type(error)) as raised:
+                await fail()
             assert raised.value is error
             assert call.outcome is CallOutcome.DURABLE
             (kept,) = made.owner.exchanges("r1")
@@ -101,10 +106,14 @@ def test_an_exception_commits_the_failure_with_what_is_known_and_goes_on(error: 
 def test_an_exception_after_complete_commits_the_completed_call() -> None:
     async def scenario() -> None:
         async with harness() as made:
-            with pytest.raises(ValueError, match="mine"):
+
+            async def fail() -> None:
                 async with made.client.rollout("r1").claim(dialect="chat") as call:
                     call.complete(request={}, response={"id": "whole"})
                     raise ValueError("mine")
+
+            with pytest.raises(ValueError, match="mine"):
+                await fail()
             (kept,) = made.owner.exchanges("r1")
             assert (kept["response"], kept["error_category"]) == ({"id": "whole"}, None)
 
@@ -215,8 +224,8 @@ def test_bad_arguments_raise_where_the_claim_is_made(fields: dict[str, Any]) -> 
 def test_a_reason_that_the_owner_would_refuse_is_the_callers_bug() -> None:
     async def scenario() -> None:
         async with harness() as made:
-            with pytest.raises(ValueError, match="reason"):
-                async with made.client.rollout("r1").claim(dialect="chat") as call:
+            async with made.client.rollout("r1").claim(dialect="chat") as call:
+                with pytest.raises(ValueError, match="reason"):
                     call.release("no spaces, please")
             assert made.owner.ledger.outstanding == 0
 

@@ -127,20 +127,19 @@ def test_a_loop_that_closes_over_an_open_claim_releases_it(owner: FakeOwner, cli
 def test_a_claim_that_is_answered_after_its_loop_closed_is_withdrawn(owner: FakeOwner, client: CaptureClient) -> None:
     client.sync.record("r1", exchange("first"))
     owner.deaf_to_batches = True
-    applied = threading.Event()
 
     async def scenario() -> None:
-        task = asyncio.create_task(client.rollout("r1").claim(dialect="chat").__aenter__())
-        while not owner.ledger.outstanding_of("r1"):
-            await asyncio.sleep(0.001)
-        applied.set()
-        tasks.append(task)
+        came = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        owner.on_batch = lambda: loop.call_soon_threadsafe(came.set)
+        tasks.append(asyncio.create_task(client.rollout("r1").claim(dialect="chat").__aenter__()))
+        await came.wait()
 
     tasks: list[asyncio.Task[object]] = []
     loop = asyncio.new_event_loop()
     loop.run_until_complete(scenario())
     loop.close()
-    assert applied.is_set()
+    assert owner.ledger.outstanding_of("r1") == 1
 
     def answer() -> None:
         owner.deaf_to_batches = False
@@ -170,16 +169,12 @@ def test_a_closed_client_says_so_and_never_raises_inside_a_call(client: CaptureC
 
 def test_closing_waits_for_what_is_on_its_way(owner: FakeOwner, client: CaptureClient) -> None:
     owner.deaf_to_batches = True
+    came = threading.Event()
+    owner.on_batch = came.set
     outcome: list[int] = []
     writer = in_thread(lambda: outcome.append(client.sync.record("r1", exchange())))
-    answered = threading.Event()
-
-    def answer_when_it_came() -> None:
-        while not owner.batches:
-            answered.wait(0.001)
-        in_core(client, owner.answer_held)
-
-    answering = in_thread(answer_when_it_came)
+    assert came.wait(10.0)
+    answering = in_thread(lambda: in_core(client, owner.answer_held))
     answering.join(10.0)
     assert client.sync.close(timeout_s=10.0) is True
     writer.join(10.0)

@@ -84,18 +84,17 @@ def test_quiesce_waits_for_the_owners_word() -> None:
 
 def test_quiesce_is_false_at_its_time_and_the_owner_is_told() -> None:
     async def scenario() -> None:
-        async with harness() as made:
-            async with made.client.rollout("r1").claim(dialect="chat") as call:
-                began = asyncio.get_running_loop().time()
-                assert await made.client.quiesce("r1", timeout_s=3.0) is False
-                assert asyncio.get_running_loop().time() - began == pytest.approx(3.0, abs=0.01)
-                assert await made.client.quiesce("r1", timeout_s=0.0) is False
-                waiting = asyncio.create_task(made.client.quiesce("r1", timeout_s=100.0))
-                await settle()
-                waiting.cancel()
-                await settle()
-                assert made.owner.cancelled == [made.owner.calls[-1].number]
-                call.complete(request={}, response={})
+        async with harness() as made, made.client.rollout("r1").claim(dialect="chat") as call:
+            began = asyncio.get_running_loop().time()
+            assert await made.client.quiesce("r1", timeout_s=3.0) is False
+            assert asyncio.get_running_loop().time() - began == pytest.approx(3.0, abs=0.01)
+            assert await made.client.quiesce("r1", timeout_s=0.0) is False
+            waiting = asyncio.create_task(made.client.quiesce("r1", timeout_s=100.0))
+            await settle()
+            waiting.cancel()
+            await settle()
+            assert made.owner.cancelled == [made.owner.calls[-1].number]
+            call.complete(request={}, response={})
 
     run_virtual(scenario())
 
@@ -288,12 +287,11 @@ def test_merge_without_its_owner_takes_what_the_directory_holds() -> None:
 
 def test_outstanding_calls_are_pending_in_the_merge() -> None:
     async def scenario() -> None:
-        async with harness() as made:
-            async with made.client.rollout("r1").claim(dialect="chat") as call:
-                merged = await made.client.merge({"_ng_rollout_id": "r1"}, timeout_s=1.0)
-                gaps = [gap["code"] for gap in merged["ng_model_call_capture"]["gaps"]]
-                assert gaps == ["model_call_capture_no_records", "model_call_capture_pending"]
-                call.complete(request={}, response={})
+        async with harness() as made, made.client.rollout("r1").claim(dialect="chat") as call:
+            merged = await made.client.merge({"_ng_rollout_id": "r1"}, timeout_s=1.0)
+            gaps = [gap["code"] for gap in merged["ng_model_call_capture"]["gaps"]]
+            assert gaps == ["model_call_capture_no_records", "model_call_capture_pending"]
+            call.complete(request={}, response={})
 
     run_virtual(scenario())
 
