@@ -44,6 +44,7 @@ def undeclared(sources: dict[str, str]) -> list[str]:
         for name, source in sources.items()
         for package in set(imported_packages(source))
         if package != "gym_capture"
+        and not (package == "pytest" and name.startswith("gym_capture/testing/"))  # the `testing` extra
         and package not in sys.stdlib_module_names
         and declared.isdisjoint(canonicalize_name(owner) for owner in owners.get(package, [package]))
     )
