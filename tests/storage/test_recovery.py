@@ -421,6 +421,23 @@ def test_segments_of_another_run_are_refused_before_anything_is_written() -> Non
     assert SegmentName(ownership.epoch, 0).file not in files.names()
 
 
+def test_a_segment_is_left_only_when_all_of_it_is_synced() -> None:
+    disk = FaultyDisk()
+    files = disk.view()
+    owner = Owner(files, segment_bytes=600)
+    first = owner.writer.segment
+    while owner.writer.position < 600:
+        owner.append(batch(1 + len(calls(owner.ledger, "r"))), 1 + len(calls(owner.ledger, "r")))
+    files.points.clear()
+    owner.append(batch(50), 50)
+    assert owner.writer.segment.number == first.number + 1
+    assert files.points.index(fault_points.after(fault_points.SYNC)) < files.points.index("before segment-create")
+    disk.crash()
+    _, scan = fold(disk)
+    assert not scan.report.damaged
+    assert calls(Owner(disk.view()).ledger, "r")[-1] != "call-50"
+
+
 def test_files_that_are_not_ours_are_left_alone() -> None:
     disk = FaultyDisk()
     for name in ("segment-1-1.log", "epoch-1x", "notes.txt", "7-0.capture.jsonl", "segment-00000001-00000000.log.bak"):

@@ -142,6 +142,28 @@ def test_a_takeover_that_dies_at_any_step_leaves_a_log_that_the_next_one_settles
         assert calls(Owner(disk.view(), "third").ledger, "r") == held, point
 
 
+def test_a_taker_that_froze_before_its_cuts_is_not_heard_when_it_thaws() -> None:
+    disk = FaultyDisk()
+    old = old_owner(disk)
+    third: list[Owner] = []
+
+    def freeze() -> None:
+        # The first owner goes on to one more group; the third takes over from both, and cuts behind that group.
+        old.writer.sync()
+        old.append(batch(4), 4)
+        third.append(Owner(disk.view(), "third", takeover=True))
+
+    files = disk.view()
+    files.run_at(fault_points.before(fault_points.CUT_APPEND), freeze)
+    with pytest.raises(Superseded):
+        Owner(files, "second", takeover=True)
+    assert fault_points.after(fault_points.CUT_SYNC) in files.points  # it wrote its own, earlier cut
+    held = ["call-1", "call-2", "call-3", "call-4"]
+    assert calls(third[0].ledger, "r") == held
+    assert calls(fold(disk), "r") == held
+    assert calls(Owner(disk.view(), "third").ledger, "r") == held
+
+
 def test_of_two_takers_exactly_one_owns_the_directory_whatever_the_order() -> None:
     disk = FaultyDisk()
     create_or_adopt_run(disk.view())
