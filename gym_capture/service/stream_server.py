@@ -1,7 +1,7 @@
 """The owner's stream: an asyncio server that carries messages between sockets and sessions.
 
 Protocols and not streams: a message costs one callback each way. Answers that are given in one step of the loop leave
-in one write.
+in two writes at most.
 """
 
 from __future__ import annotations
@@ -131,8 +131,10 @@ class _Connection(asyncio.Protocol):
     # -- the session's callbacks --------------------------------------------------------------------------------
 
     def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """The first message of a step of the loop leaves at once, all others of that step together after it."""
         self._out += buffers
         if not self._flushing:
+            self._write()
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -140,7 +142,7 @@ class _Connection(asyncio.Protocol):
         """End the connection after what was sent; a client that reads none of it is cut off."""
         if self._closing:
             return
-        self._flush()
+        self._write()
         self._closing = True
         self._transport.close()
         self._rewatch(self._settings.hello_s, self._transport.abort)
@@ -187,6 +189,9 @@ class _Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushing = False
+        self._write()
+
+    def _write(self) -> None:
         out, self._out = self._out, []
         if not out or self._closing:
             return
