@@ -11,7 +11,6 @@ epoch uncut; the next owner does it all again and drops the copies it finds twic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gym_capture.errors import FormatError, Superseded
@@ -231,10 +230,3 @@ def _open(
     for frame, rows in zip(pending, frames, strict=True):
         head = FrameHead(frame.kind, 0, ownership.epoch, 0, frame.ref.sequence, len(rows), len(frame.rows), 0)
         fold.replay(head, rows, frame.ref)
-
-
-def frames_of(files: Files) -> Iterator[Frame]:
-    """All frames that count, for tools that need no damage report."""
-    for item in LogScan(files):
-        if isinstance(item, Frame):
-            yield item

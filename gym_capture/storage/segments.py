@@ -114,10 +114,6 @@ class SegmentWriter:
         self._unsynced = False
         self._group += 1
 
-    def add_cuts(self, cuts: Iterable[CutRow]) -> None:
-        """Cuts to repeat at the start of each further segment."""
-        self._cuts += cuts
-
     def close(self) -> None:
         """End cleanly: sync, and seal the segment where it ends, so that nothing in it can pass for torn."""
         if self._closed:
