@@ -14,7 +14,7 @@ from gym_capture.client.issued import IssuedCalls
 from gym_capture.client.operations import ClaimState, Commit, Committed, Release, Ticket
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.client.trouble_log import logger
-from gym_capture.errors import ClientClosed, InvalidExchange
+from gym_capture.errors import GymCaptureError, InvalidExchange
 from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.model.exchange import Snapshot, check_dialect
 from gym_capture.model.rollout_state import RELEASED
@@ -148,7 +148,7 @@ class ClaimHandle:
         counted = self._issued.add(self._model_call_id)
         try:
             await self._host.perform(ticket)
-        except ClientClosed as error:
+        except GymCaptureError as error:
             logger.warning("a model call is not captured: %s", error)
         except BaseException:
             # Cancelled before the claim was acknowledged: the call was never made.
@@ -175,10 +175,10 @@ class ClaimHandle:
             return
         try:
             self._committed = await self._host.perform(operation)
-        except ClientClosed:
+        except GymCaptureError as error:
             value = CallOutcome.RELEASED if isinstance(operation, Release) else CallOutcome.DROPPED
             self._committed = Committed(value, self._ticket.generation)
-            logger.warning("the capture client is closed: an exchange of rollout %s is lost", self._ticket.rollout)
+            logger.warning("an exchange of rollout %s is lost: %s", self._ticket.rollout, error)
 
     def _closing(self, error: BaseException | None) -> Commit | Release | None:
         """What closes the claim, given how the block was left."""

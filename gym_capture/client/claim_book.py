@@ -16,7 +16,7 @@ from gym_capture.client.operations import ClaimState, Commit, Committed, Release
 from gym_capture.client.outbox import Entry, Outbox
 from gym_capture.client.outcome import CallOutcome, outcome_of
 from gym_capture.client.presence import Presence
-from gym_capture.client.trouble_log import TroubleLog
+from gym_capture.client.trouble_log import TroubleLog, logger
 from gym_capture.client.unsettled import Unsettled
 from gym_capture.model.exchange import SealedExchange, Snapshot, pack
 from gym_capture.model.rollout_state import DROPPED, REFUSED, RELEASED
@@ -80,9 +80,9 @@ class ClaimBook:
             ticket.state = ClaimState.UNCLAIMED
             self._finish(ticket, ClaimState.UNCLAIMED)
             return
-        ticket.state = ClaimState.WAITING
         row = ClaimRow(ticket.rollout, ticket.number, ticket.model_call_id, ticket.generation)
         ticket.entry = Entry(row, lambda result: self._claim_answered(ticket, result))
+        ticket.state = ClaimState.WAITING
         self.claims[ticket.number] = ticket
         self._unsettled.hold(ticket.rollout)
         self._outbox.add(ticket.entry)
@@ -159,7 +159,12 @@ class ClaimBook:
 
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
         if size <= self._pack_inline_bytes:
-            self._packed(commit, pack(snapshot))
+            try:
+                sealed = pack(snapshot)
+            except Exception:  # noqa: BLE001 - a fault of this package: the exchange is lost, and that is accounted for
+                logger.exception("an exchange could not be packed and is lost")
+                sealed = None
+            self._packed(commit, sealed)
         else:
             self._pack_elsewhere(snapshot, lambda sealed: self._packed(commit, sealed))
         if self._hurried(commit):
@@ -168,7 +173,7 @@ class ClaimBook:
     def _packed(self, commit: Commit, sealed: SealedExchange | None) -> None:
         commit.snapshot = None
         if sealed is None:
-            self._drop(commit)
+            self._lose(commit)
             return
         self._buffer.resize(commit, sealed.body_bytes)
         self._queue(commit, sealed)
@@ -215,8 +220,6 @@ class ClaimBook:
         self.admit_waiting()
 
     def _drop(self, commit: Commit) -> None:
-        commit.snapshot = None
-        self.dropped += 1
         self._log.warn(
             "dropped",
             "the capture owner is away and the buffer of %d bytes is full: an exchange of rollout %s is lost; it is "
@@ -224,6 +227,11 @@ class ClaimBook:
             self._buffer.capacity,
             commit.rollout,
         )
+        self._lose(commit)
+
+    def _lose(self, commit: Commit) -> None:
+        commit.snapshot = None
+        self.dropped += 1
         self._close_without(None, commit.ticket, commit.rollout, commit.generation, DROPPED, None)
         self._settle_commit(commit, Committed(CallOutcome.DROPPED, commit.generation))
 

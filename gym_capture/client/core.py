@@ -148,7 +148,11 @@ class ClientCore:
             self.presence.lost(self.loop.time())
             self._await_patience()
         for operation in operations:
-            self._do[type(operation)](operation)
+            try:
+                self._do[type(operation)](operation)
+            except Exception as error:  # noqa: BLE001 - a fault of this package must not leave its caller waiting
+                logger.exception("the capture client failed on a %s", type(operation).__name__.lower())
+                self.delivery.finish(operation, error=GymCaptureError(f"the capture client has a fault: {error!r}"))
         self.turn()
 
     def turn(self) -> None:
@@ -378,7 +382,10 @@ class ClientCore:
             self._send_anew(batch, answers)
             return
         for entry, result in zip(batch.entries, results, strict=True):
-            entry.settle(result)
+            try:
+                entry.settle(result)
+            except Exception:  # noqa: BLE001 - a fault of this package must not cost the other rows their answers
+                logger.exception("the capture client failed on an answer to a %s", type(entry.row).__name__)
 
     def _send_anew(self, batch: SentBatch, answers: Answers) -> None:
         logger.error(

@@ -14,6 +14,9 @@ from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.messages import Merge, MergeReply, Quiesce
 from gym_capture.model.rows import CURRENT
 
+_LEAST_S = 1.0
+"""How long the merge itself waits for an owner that is away, when waiting for quiescence took all the time."""
+
 
 class EvidenceReader(Protocol):
     """Reads what a capture directory holds of a rollout, without its owner."""
@@ -64,8 +67,11 @@ class EvidenceSource:
         """
         try:
             if quiesce:
-                await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
-            value, _ = await ask_owner(self._host, Merge(rollout_id, generation, issued), timeout_s)
+                began = self._host.clock.monotonic()
+            await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
+            # An owner that is there may take its time; one that was away all the while has used it up.
+            left = max(_LEAST_S, began + timeout_s - self._host.clock.monotonic())
+            value, _ = await ask_owner(self._host, Merge(rollout_id, generation, issued), left)
             reply = msgspec.convert(value, MergeReply)
             payloads = None
             if include_payloads:

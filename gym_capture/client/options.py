@@ -33,7 +33,7 @@ class ClientOptions:
     max_batch_bytes: int = 4 << 20
     client_buffer_bytes: int = 256 << 20
     batches_under_way: int = 3
-    pack_inline_bytes: int = 64 << 10
+    pack_inline_bytes: int = 256 << 10
     connect_timeout_s: float = 30.0
     backoff_first_s: float = 0.05
     backoff_last_s: float = 1.0

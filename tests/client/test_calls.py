@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gym_capture.client.outcome import CallOutcome
-from gym_capture.errors import ConflictingExchange, ExchangeTooLarge, Fenced, InvalidExchange
+from gym_capture.errors import ConflictingExchange, DroppedExchange, ExchangeTooLarge, Fenced, InvalidExchange
 from gym_capture.model.rows import ClaimRow, MarkRow, ReleaseRow
 from tests.client.fake_owner import FakeOwner, commits
 from tests.client.harness import exchange, harness
@@ -491,3 +491,31 @@ def test_issued_counts_distinct_calls_of_a_handle() -> None:
             assert made.client.rollout("r1").issued == 0
 
     run_virtual(scenario())
+
+
+def test_a_fault_of_the_client_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    async def scenario() -> None:
+        async with harness() as made:
+            rollout = made.client.rollout("r1")
+            await rollout.record(exchange("first"))
+            monkeypatch.setattr("gym_capture.client.claim_book.pack", fault)
+            async with rollout.claim(dialect="chat") as call:
+                call.complete(request={}, response={})
+            assert call.outcome == "dropped"
+            with pytest.raises(DroppedExchange):
+                await rollout.record(exchange("second"))
+            assert await made.client.quiesce("r1", timeout_s=1.0)
+            assert made.owner.ledger.view("r1").reasons == {"dropped": 2}
+            monkeypatch.undo()
+            monkeypatch.setattr("gym_capture.client.claim_book.ClaimRow", fault)
+            async with rollout.claim(dialect="chat") as call:
+                call.complete(request={}, response={})
+            assert call.outcome == "durable"
+
+    run_virtual(scenario())
+    assert "a fault" in caplog.text

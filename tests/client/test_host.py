@@ -139,6 +139,7 @@ def test_a_claim_that_is_answered_after_its_loop_closed_is_withdrawn(owner: Fake
     loop = asyncio.new_event_loop()
     loop.run_until_complete(scenario())
     loop.close()
+    owner.on_batch = lambda: None
     assert owner.ledger.outstanding_of("r1") == 1
 
     def answer() -> None:

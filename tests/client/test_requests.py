@@ -239,14 +239,14 @@ def test_merge_without_its_owner_is_a_gap_and_never_raises() -> None:
         owner = FakeOwner()
         owner.go_away()
         async with harness(owner) as made:
-            merged = await made.client.merge({"_ng_rollout_id": "r1"}, timeout_s=2.0)
+            merged = await made.client.merge({"_ng_rollout_id": "r1"}, timeout_s=5.0)
             assert merged["ng_model_call_capture"] == {
                 "rollout_id": "r1",
                 "metrics": merged["ng_model_call_capture"]["metrics"],
                 "calls": [],
                 "gaps": [{"code": "model_call_capture_unreadable"}],
             }
-            assert asyncio.get_running_loop().time() <= 4.0
+            assert asyncio.get_running_loop().time() == pytest.approx(6.0)
 
     run_virtual(scenario())
 
