@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from gym_capture.model.ledger import Applied, Repeated
 from gym_capture.model.rows import CURRENT, ClearRow, ClientRow, CommitRow, LossRow, MarkRow, Outcome, Part, ReleaseRow
@@ -154,79 +157,101 @@ def row_of(op: Op) -> ClientRow:
     return CommitRow(rollout, number, rest[0], rest[1], list(PARTS), generation, outcome=outcome)
 
 
-rollouts = st.sampled_from(ROLLOUTS)
-clients = st.sampled_from(CLIENTS)
-generations = st.sampled_from([CURRENT, CURRENT, CURRENT, CURRENT, 0, 1, 2, 3])
-call_ids = st.sampled_from(["c1", "c2", "c3", "c4"])
-digests = st.sampled_from([b"x", b"x", b"y"])
-back = st.integers(0, 5)
-"""Which of the client's claims: 0 is the newest; a claim that it has not made is none."""
+CALLS = ["c1", "c2", "c3", "c4", "c5"]
+DIGESTS = [b"x", b"x", b"x", b"y"]
+
+T = TypeVar("T")
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class Choices(Protocol):
+    """Where a history's choices come from: drawn by Hypothesis (which shrinks), or a seed (which goes far)."""
+
+    def one(self, options: Sequence[T]) -> T:
+        """One of them."""
+
+
+class Drawn:
+    """Choices of Hypothesis."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def one(self, options: Sequence[T]) -> T:
+        return self._data.draw(st.sampled_from(options))
+
+
+class Seeded:
+    """Choices of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def one(self, options: Sequence[T]) -> T:
+        return self._random.choice(options)
+
+
+KINDS = ["claim", "claim", "commit", "commit", "commit", "release", "mark", "too large"]
+GENERATIONS = [CURRENT, CURRENT, CURRENT, 0, 1, 2, 3]
+
+
+class History:
+    """A ledger and the model, taken through the same steps and compared after each."""
+
     def __init__(self) -> None:
-        super().__init__()
         self.owner = Owner()
         self.plain = Plain()
         self.durable = 0
         self.past = {0: pickle.dumps(self.plain)}
         self.answered: set[tuple[bytes, int]] = set()
-        self.shadow = replayed([])
-        self.shadowed = 0
+        self.shadow, self.shadowed = replayed([]), 0
         self.deadlines: dict[bytes, float | None] = {}
         self.numbers: Counter[bytes] = Counter()
         self.sent: list[tuple[bytes, int, list[Op]]] = []
         self.batches: Counter[bytes] = Counter()
+        self.seen: Counter[str] = Counter()
 
     # -- batches ------------------------------------------------------------------------------------------------
 
-    def ops(self, client: bytes, data: st.DataObject) -> list[Op]:
-        found: list[Op] = []
-        for kind in data.draw(
-            st.lists(
-                st.sampled_from(
-                    ["claim", "claim", "commit", "commit", "commit", "release", "mark", "clear", "too large"]
-                ),
-                min_size=1,
-                max_size=4,
-            )
-        ):
-            rollout, generation = data.draw(rollouts), data.draw(generations)
-            if kind == "claim":
-                self.numbers[client] += 1
-                found.append(("claim", rollout, generation, self.numbers[client]))
-                continue
-            number = max(0, self.numbers[client] - data.draw(back))
-            if kind == "release":
-                if number:
-                    reason = data.draw(st.sampled_from(["released", "dropped", ""]))
-                    found.append(("release", rollout, generation, number, reason))
-            elif kind == "mark":
-                reason = data.draw(st.sampled_from(["dropped", ""]))
-                found.append(("mark", rollout, generation, 0, reason, data.draw(st.integers(1, 3))))
-            elif kind == "clear":
-                found.append(("clear", rollout, data.draw(st.sampled_from(["", "r1", "r2"]))))
-            else:
-                number = data.draw(st.sampled_from([0, number]))
-                found.append((kind, rollout, generation, number, data.draw(call_ids), data.draw(digests)))
-        return found
+    def batch(self, choose: Choices) -> None:
+        client = choose.one(CLIENTS)
+        self.send_new(client, [self.op(client, choose) for _ in range(choose.one([1, 1, 2, 3]))], choose)
 
-    @rule(client=clients, data=st.data(), confirm=st.booleans())
-    def batch(self, client: bytes, data: st.DataObject, confirm: bool) -> None:
+    def clear(self, choose: Choices) -> None:
+        client = choose.one(CLIENTS)
+        self.send_new(client, [("clear", choose.one(ROLLOUTS), choose.one(["", "r1", "r2"]))], choose)
+
+    def op(self, client: bytes, choose: Choices) -> Op:
+        kind, rollout = choose.one(KINDS), choose.one(ROLLOUTS)
+        # Mostly the token of the generation that is current, or none.
+        generation = choose.one([*GENERATIONS, *[self.plain.generation[rollout]] * 7])
+        if kind == "claim":
+            self.numbers[client] += 1
+            return "claim", rollout, generation, self.numbers[client]
+        if kind == "mark":
+            return "mark", rollout, generation, 0, choose.one(["dropped", ""]), choose.one([1, 2, 3])
+        number = max(1, self.numbers[client] - choose.one([0, 1, 2, 3, 4, 5]))
+        claims = {**self.plain.open, **self.plain.lost}
+        own = sorted((number, where) for (holder, number), where in claims.items() if holder == client)
+        sound: bool = choose.one([True, True, False])
+        if own and sound:
+            # What a sound client does: it closes a claim that it has made, lost or not.
+            number, rollout = choose.one(own)
+        if kind == "release":
+            return "release", rollout, generation, number, choose.one(["released", "dropped", ""])
+        return kind, rollout, generation, choose.one([number, number, 0]), choose.one(CALLS), choose.one(DIGESTS)
+
+    def send_new(self, client: bytes, ops: list[Op], choose: Choices) -> None:
         self.batches[client] += 1
-        batch = self.batches[client]
-        ops = self.ops(client, data)
-        self.sent.append((client, batch, ops))
+        self.sent.append((client, self.batches[client], ops))
         # Only what is durable was answered, and only what was answered can be confirmed, in order.
         confirmed = self.plain.confirmed[client]
-        while confirm and (client, confirmed + 1) in self.answered:
+        while choose.one([True, False]) and (client, confirmed + 1) in self.answered:
             confirmed += 1
-        self.send(client, batch, ops, confirmed)
+        self.send(client, self.batches[client], ops, confirmed)
 
-    @rule(data=st.data())
-    def batch_again(self, data: st.DataObject) -> None:
+    def batch_again(self, choose: Choices) -> None:
         if self.sent:
-            client, batch, ops = data.draw(st.sampled_from(self.sent))
+            client, batch, ops = choose.one(self.sent[-20:])
             self.send(client, batch, ops, self.plain.confirmed[client])
 
     def send(self, client: bytes, batch: int, ops: list[Op], confirmed: int) -> None:
@@ -235,19 +260,24 @@ class LedgerMachine(RuleBasedStateMachine):
         plain = self.plain
         if batch <= plain.confirmed[client]:
             assert answer == Repeated(0, None)
+            self.seen["repeated, confirmed"] += 1
             return
         if (client, batch) in plain.answers:
             sequence, results = plain.answers[client, batch]
             assert isinstance(answer, Repeated)
             assert answer.sequence == sequence
             assert tuples(answer.results) == results
+            self.seen["repeated"] += 1
             return
         assert isinstance(answer, Applied)
         sequence = self.owner.ledger.last_sequence
+        lost = len(plain.lost)
         expected = [plain.ask(client, op, sequence) for op in ops]
         assert tuples(answer.results) == expected
         plain.answers[client, batch] = (sequence, expected)
         plain.confirmed[client] = max(plain.confirmed[client], min(confirmed, batch - 1))
+        self.seen["loss retracted"] += len(plain.lost) < lost and ops[0][0] != "clear"
+        self.seen.update(f"{op[0]}: {Outcome(result[0]).name}" for op, result in zip(ops, expected, strict=True))
         self.applied(sequence)
 
     def applied(self, sequence: int) -> None:
@@ -255,11 +285,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- the owner ----------------------------------------------------------------------------------------------
 
-    @rule(data=st.data())
-    def sync(self, data: st.DataObject) -> None:
+    def sync(self, choose: Choices) -> None:
         """Groups become durable one by one, some frames each."""
         last = self.owner.ledger.last_sequence
-        sequence = data.draw(st.integers(min(self.durable, last), last))
+        sequence = choose.one([last, *range(min(self.durable, last), last + 1)])
         settled = self.owner.sync(sequence)
         touched = {rollout for at, rollout in self.plain.held if self.durable < at <= sequence}
         self.durable = sequence
@@ -267,10 +296,13 @@ class LedgerMachine(RuleBasedStateMachine):
         quiet = {rollout for rollout in touched if not self.plain.outstanding(rollout, sequence)}
         assert sorted(settled.rollouts) == sorted(quiet)
         assert settled.run == bool(touched and not self.total())
+        self.seen["settled"] += bool(quiet)
+        self.seen["not settled"] += bool(touched - quiet)
+        self.seen["run settled"] += settled.run
 
-    @rule()
-    def fail_or_restart(self) -> None:
-        """What is not durable never happened."""
+    def fail(self, choose: Choices) -> None:
+        """A group could not be written, or the process ended: what is not durable never happened."""
+        self.seen["lost frames"] += self.owner.ledger.last_sequence - self.durable
         self.owner.restart()
         self.plain = pickle.loads(self.past[self.durable])
         self.shadow, self.shadowed = replayed([]), 0
@@ -278,16 +310,15 @@ class LedgerMachine(RuleBasedStateMachine):
             known = any(holder == client for holder, _ in self.plain.answers)
             self.deadlines[client] = self.owner.now + LEASE_S if known else None
 
-    @rule(client=clients, request=st.sampled_from(["", "r1", "owner"]), rollout=rollouts)
-    def owner_clears(self, client: bytes, request: str, rollout: str) -> None:
-        row = ClearRow(rollout, request)
+    def owner_clears(self, choose: Choices) -> None:
+        row = ClearRow(choose.one(ROLLOUTS), choose.one(["", "r1", "owner"]))
         self.owner.write([row])
         sequence = self.owner.ledger.last_sequence
-        assert (row.outcome, row.generation, -1) == self.plain.clear(rollout, request, sequence)
+        assert (row.outcome, row.generation, -1) == self.plain.clear(row.rollout, row.request, sequence)
         self.applied(sequence)
 
-    @rule(rollout=rollouts, issued=st.integers(0, 8))
-    def merge(self, rollout: str, issued: int) -> None:
+    def merge(self, choose: Choices) -> None:
+        rollout, issued = choose.one(ROLLOUTS), choose.one(range(9))
         row = self.owner.ledger.merge_row(rollout, issued)
         self.owner.write([row])
         exchanges = len(self.plain.exchanges.get(rollout, {}))
@@ -298,27 +329,24 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- leases -------------------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([0.5, 3.0, 5.9, 6.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.owner.now += seconds
+    def time_passes(self, choose: Choices) -> None:
+        self.owner.now += choose.one([0.5, 3.0, 5.9, 6.0])
         losses = self.owner.ledger.expire(self.owner.now)
-        gone = [
-            client for client, deadline in self.deadlines.items() if deadline is not None and deadline <= self.owner.now
-        ]
+        gone = [client for client, end in self.deadlines.items() if end is not None and end <= self.owner.now]
         for client in gone:
             self.deadlines[client] = None
         self.lost(losses, {key for key in self.plain.open if key[0] in gone})
 
-    @rule(client=clients, data=st.data())
-    def client_says_hello(self, client: bytes, data: st.DataObject) -> None:
+    def client_says_hello(self, choose: Choices) -> None:
+        client = choose.one(CLIENTS)
         held = sorted(number for holder, number in self.plain.open if holder == client)
-        known = data.draw(st.sets(st.sampled_from(held)) if held else st.just(set()))
+        known = {number for number in held if choose.one([True, True, False])}
         losses = self.owner.ledger.hello(client, known, self.owner.now)
         self.deadlines[client] = self.owner.now + LEASE_S
         self.lost(losses, {(client, number) for number in held if number not in known})
 
-    @rule(client=clients)
-    def client_leaves(self, client: bytes) -> None:
+    def client_leaves(self, choose: Choices) -> None:
+        client = choose.one(CLIENTS)
         losses = self.owner.ledger.leave(client)
         self.deadlines[client] = None
         self.lost(losses, {key for key in self.plain.open if key[0] == client})
@@ -332,40 +360,57 @@ class LedgerMachine(RuleBasedStateMachine):
             self.plain.lose(key, sequence)
         if expected:
             self.applied(sequence)
+            self.seen["losses"] += 1
 
     # -- what must hold -----------------------------------------------------------------------------------------
 
     def total(self) -> int:
         return sum(self.plain.outstanding(rollout, self.durable) for rollout in ROLLOUTS)
 
-    @invariant()
-    def outstanding_is_what_the_model_says(self) -> None:
-        ledger = self.owner.ledger
-        for rollout in ROLLOUTS:
-            assert ledger.outstanding_of(rollout) == self.plain.outstanding(rollout, self.durable)
+    def check(self) -> None:
+        ledger, plain = self.owner.ledger, self.plain
         assert ledger.outstanding == self.total()
-        assert {(c.client, c.number): c.rollout.id for c in ledger.open_claims()} == self.plain.open
-
-    @invariant()
-    def every_rollout_is_what_the_model_says(self) -> None:
+        assert {(c.client, c.number): c.rollout.id for c in ledger.open_claims()} == plain.open
         for rollout in ROLLOUTS:
-            view = self.owner.ledger.view(rollout)
-            assert view.generation == self.plain.generation[rollout]
-            kept = list(self.plain.exchanges.get(rollout, {}).items())
+            assert ledger.outstanding_of(rollout) == plain.outstanding(rollout, self.durable)
+            view = ledger.view(rollout)
+            assert view.generation == plain.generation[rollout]
+            kept = list(plain.exchanges.get(rollout, {}).items())
             assert [(entry.model_call_id, entry.digest) for entry in view.entries] == kept
             assert [entry.call_index for entry in view.entries] == list(range(len(kept)))
             assert all(entry.parts == PARTS for entry in view.entries)
             assert view.holes == 0
-            assert view.reasons == self.plain.reasons_of(rollout)
-            assert view.outstanding == list(self.plain.open.values()).count(rollout)
-        assert self.owner.ledger.late == sum(self.plain.late(rollout) for rollout in ROLLOUTS)
-
-    @invariant()
-    def the_log_says_the_same(self) -> None:
+            assert view.reasons == plain.reasons_of(rollout)
+            assert view.outstanding == list(plain.open.values()).count(rollout)
+        assert ledger.late == sum(plain.late(rollout) for rollout in ROLLOUTS)
+        # And the log says the same.
         for frame in self.owner.frames[self.shadowed :]:
             replay(self.shadow, frame)
         self.shadowed = len(self.owner.frames)
-        assert state_of(self.shadow) == state_of(self.owner.ledger)
+        assert state_of(self.shadow) == state_of(ledger)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Histories that Hypothesis makes up, and makes short when they fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = History()
+
+    @rule(data=st.data(), step=st.sampled_from(["batch", "batch", "batch", "batch", "clear"]))
+    def clients_work(self, data: st.DataObject, step: str) -> None:
+        getattr(self.history, step)(Drawn(data))
+        self.history.check()
+
+    @rule(data=st.data(), step=st.sampled_from(["sync", "fail", "batch_again", "merge", "owner_clears"]))
+    def the_owner_works(self, data: st.DataObject, step: str) -> None:
+        getattr(self.history, step)(Drawn(data))
+        self.history.check()
+
+    @rule(data=st.data(), step=st.sampled_from(["time_passes", "client_says_hello", "client_leaves"]))
+    def clients_come_and_go(self, data: st.DataObject, step: str) -> None:
+        getattr(self.history, step)(Drawn(data))
+        self.history.check()
 
 
 def tuples(results: Any) -> list[tuple[int, int, int]]:
@@ -373,10 +418,57 @@ def tuples(results: Any) -> list[tuple[int, int, int]]:
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=80,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 TestLedgerMachine = LedgerMachine.TestCase
+
+STEPS = [
+    *["batch"] * 12,
+    *["sync"] * 5,
+    *["batch_again", "merge", "time_passes", "client_says_hello"] * 2,
+    "clear",
+    "owner_clears",
+    "fail",
+    "client_leaves",
+]
+
+
+def run(seed: int, steps: int = 300) -> History:
+    choose, history = Seeded(seed), History()
+    for _ in range(steps):
+        getattr(history, choose.one(STEPS))(choose)
+        history.check()
+    return history
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_history_follows_the_model(seed: int) -> None:
+    run(seed)
+
+
+def test_long_histories_meet_everything_that_can_happen() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(100, 105):
+        seen += run(seed).seen
+    refusals = [f"{kind}: {outcome}" for kind in ("claim", "commit", "release") for outcome in ("FENCED", "APPLIED")]
+    expected = [
+        "commit: DUPLICATE",
+        "commit: CONFLICT",
+        "too large: TOO_LARGE",
+        "commit: UNKNOWN_GENERATION",
+        *refusals,
+    ]
+    expected += [
+        "clear: APPLIED",
+        "clear: DUPLICATE",
+        "mark: APPLIED",
+        "repeated",
+        "repeated, confirmed",
+        "lost frames",
+    ]
+    expected += ["settled", "not settled", "run settled", "losses", "loss retracted"]
+    assert {name: seen[name] for name in expected if seen[name] < 3} == {}

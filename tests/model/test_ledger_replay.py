@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gym_capture.model.codec import FrameHead, FrameKind, FrameRef
 from gym_capture.model.ledger import Ledger
-from gym_capture.model.rollout_state import DAMAGED, LOST
+from gym_capture.model.rollout_state import DAMAGED, LOST, Entry
 from gym_capture.model.rows import CURRENT, LossRow, MergeRow, OpenRow, Outcome, Result, Row
-from tests.model.ledgers import LEASE_S, A, B, Frame, Owner, R, claim, clear, commit, mark, partial, release, replayed
+from tests.model.ledgers import (
+    LEASE_S,
+    A,
+    B,
+    Frame,
+    Owner,
+    R,
+    claim,
+    clear,
+    commit,
+    mark,
+    partial,
+    release,
+    replay,
+    replayed,
+)
+from tests.model.test_ledger_machine import run
 
 
 def log_of(data: st.DataObject) -> Owner:
@@ -89,6 +108,37 @@ def test_any_frames_may_be_missing_or_partial(data: st.DataObject) -> None:
     check(ledger)
     assert ledger.outstanding == 0
     assert ledger.view(R).entries[-1].model_call_id == "after"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_long_log_with_holes_replays_to_a_sound_state(seed: int) -> None:
+    frames = run(seed, 150).owner.frames
+    choices = random.Random(seed)
+    for share in (0.05, 0.3, 0.7):
+        kept: list[Frame] = []
+        for frame in frames:
+            if choices.random() >= share:
+                kept.append(frame)
+            elif choices.random() < 0.5:
+                kept.append(partial(frame, [i for i in range(frame.row_count) if choices.random() < 0.6]))
+        ledger = replayed(kept)
+        check(ledger)
+        # What is there is there as it was committed: damage loses, and never makes anything up.
+        whole = {(e.ref.sequence, e.call_index, e.model_call_id, e.digest) for e in entries_ever(frames)}
+        assert {(e.ref.sequence, e.call_index, e.model_call_id, e.digest) for e in entries_of(ledger)} <= whole
+
+
+def entries_of(ledger: Ledger) -> list[Entry]:
+    return [entry for rollout in ledger.rollouts.values() for entry in rollout.entries]
+
+
+def entries_ever(frames: list[Frame]) -> list[Entry]:
+    """Every entry that was there at any time (clears forget them)."""
+    ledger, found = Ledger(), []
+    for frame in frames:
+        replay(ledger, frame)
+        found += entries_of(ledger)
+    return found
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
