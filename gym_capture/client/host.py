@@ -1,4 +1,4 @@
-"""Where a client core runs: in a daemon thread with a loop of its own, or on a loop that is there already.
+"""Where a client core runs: in a daemon thread with a loop of its own (`loop_host`: on a loop that is there already).
 
 Callers of any thread and loop append operations to a deque and wake the core's loop once a burst. Appending takes no
 lock, so a finalizer may do it at any moment.
@@ -323,67 +323,3 @@ def _after_fork() -> None:
 
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class LoopHost:
-    """A core on the loop that its callers run in: for simulations, and tests in one thread.
-
-    Args:
-        transport, options, clock, entropy: as for `CoreHost`.
-        core: gives the core, made in that loop.
-    """
-
-    def __init__(self, core: ClientCore, transport: Transport, options: ClientOptions, clock: Clock, entropy: Entropy):
-        self.options = options
-        self.clock = clock
-        self.entropy = entropy
-        self.core = core
-        self._transport = transport
-        self._inbox: deque[Operation] = deque()
-        self.task = core.loop.create_task(core.run())
-
-    @property
-    def transport_name(self) -> str:
-        """`stream`, `ray` or `in-process`."""
-        return self._transport.name
-
-    @property
-    def incarnation(self) -> object:
-        """The one core."""
-        return self.core
-
-    async def perform(self, operation: Operation) -> Any:
-        """Hand in an operation and wait for its value."""
-        loop = operation.loop = asyncio.get_running_loop()
-        future = operation.future = loop.create_future()
-        self.post(operation)
-        await future
-        if operation.error is not None:
-            raise operation.error
-        return operation.value
-
-    def post(self, operation: Operation) -> None:
-        """Hand in an operation without waiting."""
-        self._inbox.append(operation)
-        if len(self._inbox) == 1 and not self.core.loop.is_closed():
-            self.core.loop.call_soon(self._drain)
-
-    def _drain(self) -> None:
-        operations = list(self._inbox)
-        self._inbox.clear()
-        self.core.handle(operations)
-
-    async def foreign(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine."""
-        return await work
-
-    def core_stats(self) -> dict[str, Any]:
-        """The core's counters."""
-        return self.core.stats()
-
-    async def close(self, timeout_s: float) -> bool:
-        """Wait until all that was handed in is answered (at most `timeout_s`), then end."""
-        flushed = bool(await self.perform(Flush(timeout_s)))
-        self.core.close()
-        await asyncio.wait([self.task])
-        return flushed

@@ -11,7 +11,7 @@ from typing import Any
 
 from gym_capture.client.client import CaptureClient
 from gym_capture.client.core import ClientCore
-from gym_capture.client.host import LoopHost
+from gym_capture.client.loop_host import LoopHost
 from gym_capture.client.options import ClientOptions
 from tests.client.fake_owner import FakeOwner
 from tests.client.virtual_time import InlineExecutor, LoopClock, SeededEntropy
