@@ -452,7 +452,7 @@ def test_a_long_history_follows_the_model(seed: int) -> None:
 
 def test_long_histories_meet_everything_that_can_happen() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(100, 105):
+    for seed in range(100, 115):
         seen += run(seed).seen
     refusals = [f"{kind}: {outcome}" for kind in ("claim", "commit", "release") for outcome in ("FENCED", "APPLIED")]
     expected = [
