@@ -202,6 +202,9 @@ class Ledger(LedgerFold):
         else:
             for row in rows:
                 self._apply(None, row, ref)
+            if any(type(row) is MarkRow and row.reason == DAMAGED for row in rows):
+                # An owner that recovered found rot in a last group. It lies beyond the cut, so no later reader sees it.
+                self._damages += 1
         self.last_sequence = max(self.last_sequence, head.sequence)
         self.durable(self.last_sequence)
 

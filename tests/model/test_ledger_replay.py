@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from gym_capture.model.codec import FrameHead, FrameKind, FrameRef
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.rollout_state import DAMAGED, LOST, Entry
-from gym_capture.model.rows import CURRENT, LossRow, MergeRow, OpenRow, Outcome, Result, Row
+from gym_capture.model.rows import CURRENT, LossRow, MarkRow, MergeRow, OpenRow, Outcome, Result, Row
 from tests.model.ledgers import (
     LEASE_S,
     A,
@@ -194,6 +194,18 @@ def test_no_generation_is_handed_out_twice_after_damage() -> None:
     (result,) = owner.send(A, clear(), batch=9)
     assert result.generation > 1
     assert owner.send(B, commit(generation=1)) == [Result(Outcome.FENCED, 1)]
+
+
+def test_rot_that_a_recovery_marked_counts_as_damage_for_whoever_reads_the_log_later() -> None:
+    owner = Owner()
+    owner.send(A, commit())
+    ledger = replayed(owner.frames)
+    marked: list[Row] = [MarkRow(R, DAMAGED, 1, 0)]
+    ledger.replay(FrameHead(FrameKind.OWNER, 0, 2, 1, 9, 1, 0, 0), marked, FrameRef(9, 2))
+    assert ledger.view(R).reasons == {DAMAGED: 1}
+    owner.ledger = ledger
+    (result,) = owner.send(A, clear(), batch=9)
+    assert result.generation > 1, "the rot may have swallowed a clear that handed out generation 1"
 
 
 def test_damage_marks_the_rollouts_that_it_may_concern() -> None:
