@@ -22,7 +22,7 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.json_text import decode_json, to_json
+from gym_capture.model.json_text import decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.rows import Part, PartFlag, PartKind
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
@@ -38,8 +38,19 @@ PAYLOADS: dict[str, PartKind] = {
 """The keys of an exchange that are stored as parts of their own."""
 
 _KEY_OF = {kind: key for key, kind in PAYLOADS.items()}
-_KINDS = frozenset(PartKind)
+_KINDS = {int(kind): kind for kind in PartKind}
+_PAYLOAD_KINDS = tuple(PAYLOADS.items())
+
+# Every commit comes through here, and an enum's members cost a look-up each.
+_RECORD, _META, _RESPONSE = PartKind.RECORD, PartKind.META, PartKind.RESPONSE
+_RAW_KINDS = (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW)
+_ZSTD, _BYTES, _NONSTANDARD, _NOT_JSON = map(
+    int, (PartFlag.ZSTD, PartFlag.BYTES, PartFlag.NONSTANDARD, PartFlag.NOT_JSON)
+)
+
 _COMPRESS_FROM_BYTES = 256
+_COMPRESS_FIELDS_FROM_BYTES = 1024
+"""The same for META and RECORD, which are short and read by every merge: below this the time is worth more."""
 
 MAX_RAW_BYTES = 1 << 30
 """No part is longer before compression; a row that says more is damaged (or means to fill the reader's memory)."""
@@ -114,19 +125,20 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
     # What is derived is derived from what the stored text says, never from the caller's living objects.
     stored: dict[str, Any] = {}
     derivable = True
-    for key, kind in PAYLOADS.items():
+    for key, kind in _PAYLOAD_KINDS:
         value = given.get(key)
         if value is None:
             continue
-        if isinstance(value, bytes | bytearray | memoryview):
-            texts[kind] = Text(bytes(value), PartFlag.BYTES)
+        given[key] = None
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            texts[kind] = Text(bytes(value), _BYTES)
             derivable = False
         else:
             text, nonstandard, _, stored[key] = to_json(value)
-            texts[kind] = Text(text, PartFlag.NONSTANDARD if nonstandard else 0)
-    meta = to_json({key: None if key in PAYLOADS else value for key, value in given.items()})
+            texts[kind] = Text(text, _NONSTANDARD if nonstandard else 0)
+    meta = to_json(given)
     fields = derive_fields(meta.value | stored) if derivable else None
-    meta_text = Text(meta.text, PartFlag.NONSTANDARD if meta.nonstandard else 0)
+    meta_text = Text(meta.text, _NONSTANDARD if meta.nonstandard else 0)
     frozen = Snapshot(_storable(call_id), meta_text, texts, fields)
     if frozen.raw_bytes > MAX_RAW_BYTES:
         raise ExchangeTooLarge(
@@ -137,7 +149,7 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
 
 def _storable(text: str) -> str:
     """Identity has to be valid UTF-8 on the wire; the id as it was given stays in META."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def pack(frozen: Snapshot) -> SealedExchange:
@@ -150,18 +162,19 @@ def pack(frozen: Snapshot) -> SealedExchange:
     fields = frozen.fields
     if fields is None:
         fields = derive_fields(_rebuild(frozen.meta, texts))
-        response = texts.get(PartKind.RESPONSE)
-        if response and response.flags & PartFlag.NOT_JSON and fields.get("error_category") is None:
+        response = texts.get(_RESPONSE)
+        if response and response.flags & _NOT_JSON and fields.get("error_category") is None:
             fields["error_category"] = "capture_parse_error"
     if VERIFIER_ID_FIELD in fields:
         # A merge reads records only, and has to know the verifier's name.
         fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
-    all_texts = {PartKind.RECORD: Text(encode_fields(fields), 0), PartKind.META: frozen.meta, **texts}
+    all_texts: dict[PartKind, Text] = {_RECORD: Text(encode_fields(fields), 0), _META: frozen.meta, **texts}
     parts: list[Part] = []
     body: list[bytes] = []
     offset = 0
     for kind, text in all_texts.items():
-        stored, flags = _compressed(text)
+        short = _COMPRESS_FIELDS_FROM_BYTES if kind is _RECORD or kind is _META else _COMPRESS_FROM_BYTES
+        stored, flags = _compressed(text) if len(text.data) >= short else text
         parts.append(Part(kind, flags, offset, len(stored), len(text.data), checksum(stored)))
         body.append(stored)
         offset += len(stored)
@@ -175,23 +188,21 @@ def seal(exchange: Mapping[str, Any]) -> SealedExchange:
 
 def _judged(kind: PartKind, text: Text) -> Text:
     """Bytes that were given: are they standard JSON, nonstandard JSON, or no JSON at all?"""
-    if not text.flags & PartFlag.BYTES or kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW):
+    if not text.flags & _BYTES or kind in _RAW_KINDS:
         return text
     try:
         _, nonstandard = decode_json(text.data)
     except ValueError:
-        return Text(text.data, text.flags | PartFlag.NOT_JSON)
-    return Text(text.data, text.flags | PartFlag.NONSTANDARD) if nonstandard else text
+        return Text(text.data, text.flags | _NOT_JSON)
+    return Text(text.data, text.flags | _NONSTANDARD) if nonstandard else text
 
 
 def _compressed(text: Text) -> tuple[bytes, int]:
-    if len(text.data) < _COMPRESS_FROM_BYTES:
-        return text.data, text.flags
     compressor = getattr(_per_thread, "compressor", None)
     if compressor is None:
         compressor = _per_thread.compressor = zstandard.ZstdCompressor(level=1)
     packed: bytes = compressor.compress(text.data)
-    return (packed, text.flags | PartFlag.ZSTD) if len(packed) < len(text.data) else (text.data, text.flags)
+    return (packed, text.flags | _ZSTD) if len(packed) < len(text.data) else (text.data, text.flags)
 
 
 def open_part(part: Part, stored: bytes) -> bytes:
@@ -202,7 +213,7 @@ def open_part(part: Part, stored: bytes) -> bytes:
     """
     if len(stored) != part.length or checksum(stored) != part.crc:
         raise DamagedLog(f"a stored {_kind_name(part)} does not match its checksum; other parts can still be read.")
-    if not part.flags & PartFlag.ZSTD:
+    if not part.flags & _ZSTD:
         if part.raw != part.length:
             raise DamagedLog(f"a stored {_kind_name(part)} has {part.length} bytes instead of {part.raw}.")
         return stored
@@ -288,18 +299,19 @@ def payloads_of(parts: Sequence[tuple[Part, bytes]]) -> dict[str, Any]:
 def _texts(parts: Sequence[tuple[Part, bytes]]) -> dict[PartKind, Text]:
     texts: dict[PartKind, Text] = {}
     for part, data in parts:
-        if part.kind not in _KINDS:
+        kind = _KINDS.get(part.kind)
+        if kind is None:
             raise FormatError(
                 f"an exchange has a part of kind {part.kind}, which this gym_capture does not know. Nothing was "
                 "changed; read the directory with the version that wrote it."
             )
-        texts[PartKind(part.kind)] = Text(data, part.flags)
+        texts[kind] = Text(data, part.flags)
     return texts
 
 
 def _rebuild(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
     try:
-        exchange, _ = decode_json(meta.data)
+        exchange = parse_json(meta.data)
     except ValueError as error:
         raise DamagedLog(f"an exchange's META part is not JSON ({error}); other parts can still be read.") from error
     if not isinstance(exchange, dict):
@@ -313,13 +325,13 @@ def _fill(exchange: dict[str, Any], texts: Mapping[PartKind, Text]) -> None:
         text = texts.get(kind)
         if text is None:
             continue
-        raw = kind in (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW)
-        if raw and text.flags & PartFlag.BYTES:
+        raw = kind in _RAW_KINDS
+        if raw and text.flags & _BYTES:
             exchange[key] = _as_text(text.data)
             continue
-        if not text.flags & PartFlag.NOT_JSON:
+        if not text.flags & _NOT_JSON:
             try:
-                exchange[key], _ = decode_json(text.data)
+                exchange[key] = parse_json(text.data)
                 continue
             except ValueError:
                 pass  # nested deeper than can be followed from here: as text, like what is no JSON

@@ -172,22 +172,36 @@ def exceeds_64_bits(value: Any) -> bool:
 def decode_json(text: bytes) -> tuple[Any, bool]:
     """The value of JSON text, also where the standard refuses it, and whether it does.
 
+    Raises:
+        ValueError: as `parse_json`.
+    """
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return _parse_nonstandard(text), True
+    try:
+        return value, exceeds_64_bits(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of JSON text, also where the standard refuses it.
+
     Integers of more than 4,300 digits, which Python does not convert, come back as their text.
 
     Raises:
         ValueError: not JSON text at all, or nested deeper than the interpreter can follow.
     """
     try:
-        value = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        pass
-    else:
-        try:
-            return value, exceeds_64_bits(value)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+        return _parse_nonstandard(text)
+
+
+def _parse_nonstandard(text: bytes) -> Any:
     try:
-        return json.loads(text, parse_int=_integer), True
+        return json.loads(text, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

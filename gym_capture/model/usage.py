@@ -15,24 +15,20 @@ _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS = ("output_tokens_details", "completion_tokens_details")
 
 
-def _count(value: Any) -> int | None:
-    # bool is an int to isinstance, and True tokens is malformed, not one token.
-    if type(value) is int and value >= 0 and value.bit_length() <= MAX_INTEGER_BITS:
-        return value
-    return None
-
-
 def _first_count(usage: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
-        count = _count(usage.get(name))
-        if count is not None:
-            return count
+        value = usage.get(name)
+        # bool is an int to isinstance, and True tokens is malformed, not one token.
+        if type(value) is int and value >= 0 and value.bit_length() <= MAX_INTEGER_BITS:
+            return value
     return None
 
 
 def _first_detail(usage: Mapping[str, Any], groups: tuple[str, ...], *names: str) -> int | None:
     for group in groups:
         details = usage.get(group)
+        if details is None:
+            continue
         if type(details) is dict or isinstance(details, Mapping):
             count = _first_count(details, *names)
             if count is not None:
