@@ -45,7 +45,9 @@ class ClaimHandle:
         elif not isinstance(model_call_id, str) or not model_call_id:
             raise InvalidExchange(f"model_call_id must be a non-empty string, not {model_call_id!r}")
         # The wire carries valid UTF-8 only; the id as it was given stays in the exchange.
-        identity = model_call_id.encode("utf-8", "backslashreplace").decode("utf-8")
+        identity = model_call_id
+        if not identity.isascii():
+            identity = identity.encode("utf-8", "backslashreplace").decode("utf-8")
         if len(identity) > MAX_CALL_ID_CHARACTERS:
             raise InvalidExchange(
                 f"a model_call_id has at most {MAX_CALL_ID_CHARACTERS} characters, this one has {len(identity)}"

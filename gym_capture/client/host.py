@@ -28,6 +28,7 @@ from gym_capture.model.messages import Request
 
 T = TypeVar("T")
 
+_CLOSED = "this capture client is closed; open a new one with connect()"
 _EXIT_FLUSH_S = 5.0
 _LAST_WORD_S = 1.0
 """How long a transport's own tasks may take to say goodbye."""
@@ -101,6 +102,7 @@ class _Running:
         self.inbox: deque[Operation] = deque()
         self.woken = False
         self.ended = False
+        self._gathering: asyncio.AbstractEventLoop | None = None
         self.thread = threading.Thread(target=self._run, name="gym_capture-client", daemon=True)
 
     def _run(self) -> None:
@@ -137,6 +139,28 @@ class _Running:
         if not self.woken:
             self.woken = True
             self.loop.call_soon_threadsafe(self.drain)
+
+    def submit_later(self, operation: Operation, loop: asyncio.AbstractEventLoop) -> None:
+        """The same for a coroutine of `loop`: the thread is woken once what is ready there now has had its turn.
+
+        A burst of calls then wakes it once, and it does not contend with the burst for the interpreter.
+        """
+        self.inbox.append(operation)
+        if self.ended:
+            raise RuntimeError("the client's thread has ended")
+        if not self.woken and self._gathering is not loop:
+            self._gathering = loop
+            loop.call_soon(self._gathered, loop)
+
+    def _gathered(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._gathering is loop:
+            self._gathering = None
+        if self.inbox and not self.woken:
+            self.woken = True
+            try:
+                self.loop.call_soon_threadsafe(self.drain)
+            except RuntimeError:
+                return  # it has ended meanwhile, and its last look has answered what was here
 
     def drain(self) -> None:
         self.woken = False
@@ -200,7 +224,7 @@ class CoreHost:
             return running
         with self._lock:
             if self._closed:
-                raise ClientClosed("this capture client is closed; open a new one with connect()")
+                raise ClientClosed(_CLOSED)
             if self._running is None:
                 running = _Running(self._transport, self.options, self.clock, self.entropy)
                 running.thread.start()
@@ -216,7 +240,7 @@ class CoreHost:
         try:
             self._ensure().submit(operation)
         except RuntimeError as error:
-            raise ClientClosed("this capture client is closed; open a new one with connect()") from error
+            raise ClientClosed(_CLOSED) from error
 
     async def perform(self, operation: Operation) -> Any:
         """Hand in an operation and wait for its value."""
@@ -228,7 +252,10 @@ class CoreHost:
         else:
             loop = operation.loop = asyncio.get_running_loop()
             future = operation.future = loop.create_future()
-            self.submit(operation)
+            try:
+                self._ensure().submit_later(operation, loop)
+            except RuntimeError as error:
+                raise ClientClosed(_CLOSED) from error
             await future
         if operation.error is not None:
             raise operation.error

@@ -82,7 +82,7 @@ class SharedHost:
         """Another one after a fork."""
         return self._core.host.incarnation
 
-    async def perform(self, operation: Operation) -> Any:
+    def perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         """Hand in an operation and wait for its value.
 
         Raises:
@@ -90,7 +90,7 @@ class SharedHost:
         """
         if self._closed:
             raise ClientClosed("this capture client is closed; open a new one with connect()")
-        return await self._core.host.perform(operation)
+        return self._core.host.perform(operation)
 
     def post(self, operation: Operation) -> None:
         """Hand in an operation without waiting."""
