@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 import gym_capture
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_marker import create_or_adopt_run
-from tests.crash.cutting_proxy import CuttingProxy
+from gym_capture.testing.cutting_proxy import CuttingProxy
 from tests.crash.load import Load, Prober, check_promises
 from tests.crash.processes import Child
 from tests.ray_cluster import wait_until
 
-CUTS = 100
+CUTS = 60
+MEAN_BYTES = 80_000
 SEED = 20_262
 
 
@@ -24,23 +26,25 @@ def test_connections_cut_at_random_bytes_lose_nothing_and_double_nothing(tmp_pat
     directory = tmp_path / "captures"
     make_capture_directory(directory)
     create_or_adopt_run(PosixFiles(str(directory)))
+    rng = random.Random(SEED)
     with Child("tests.crash.owner_process", str(directory), "owner") as owner:
-        serving = owner.hear()
-        proxy = CuttingProxy(serving["port"], seed=SEED, mean_bytes=150_000)
+        proxy = CuttingProxy()
+        proxy.target = ("127.0.0.1", owner.hear()["port"])
         load = Load(directory, tmp_path / "registers", workers=2, tasks=50, seed=SEED, port=proxy.port)
         capture = gym_capture.connect(capture_dir=directory)
         prober = Prober(capture, load.paths, SEED)
         try:
             prober.start()
-            wait_until(lambda: proxy.cuts >= CUTS, f"{CUTS} cuts", 180.0)
-            proxy.cutting = False
+            for cut in range(CUTS):
+                proxy.cut_after = 1 + int(rng.expovariate(1 / MEAN_BYTES))
+                wait_until(lambda cut=cut: proxy.cuts > cut, "the next cut")  # type: ignore[misc]
             made = load.finish()
             assert capture.sync.quiesce(None, timeout_s=30.0)
             counts = owner.ask("stats")["stats"]["counts"]
         finally:
             prober.finish()
             load.end()
-            proxy.end()
+            proxy.close()
             capture.sync.close()
         assert owner.ask("leave") == {"left": "asked"}
     told = load.told()
