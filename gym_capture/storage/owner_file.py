@@ -69,6 +69,15 @@ def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:
         data = files.read(names.OWNER, point)
     except FileNotFoundError:
         return None
+    return parse_owner(files, data)
+
+
+def parse_owner(files: Files, data: bytes) -> OwnerInfo:
+    """What `OWNER` says.
+
+    Raises:
+        CaptureDirectoryError: it cannot be read as one.
+    """
     try:
         return msgspec.json.decode(data, type=OwnerInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -28,6 +28,7 @@ from gym_capture.storage.owner_file import (
     OwnerInfo,
     Wait,
     moving_epoch,
+    parse_owner,
     read_owner,
 )
 from gym_capture.storage.run_marker import read_run
@@ -55,6 +56,7 @@ class Ownership:
         self.clock = clock
         self.endpoint: Endpoint | None = None
         self._beats = 0
+        self._ours: bytes | None = None
 
     @classmethod
     def take(
@@ -104,13 +106,18 @@ class Ownership:
             Superseded: another epoch or run owns the directory; leave at once.
             OSError: `OWNER` could not be read, so nothing is known; acknowledge nothing.
         """
-        owner = read_owner(self._files, fault_points.OWNER_CHECK)
-        if owner is None:
+        try:
+            data = self._files.read(names.OWNER, fault_points.OWNER_CHECK)
+        except FileNotFoundError as error:
             raise CaptureDirectoryError(
                 f"{names.OWNER} is gone from {self._files.directory}. Nothing is acknowledged until it is back.",
                 directory=self._files.directory,
-            )
+            ) from error
+        if data == self._ours:
+            return  # byte for byte what was found to be ours before
+        owner = parse_owner(self._files, data)
         if owner.epoch == self.epoch and owner.run == self.run.hex:
+            self._ours = data
             return
         if owner.epoch < self.epoch and owner.run == self.run.hex:
             # A slower taker replaced it late; it sees this epoch's file next, and leaves.

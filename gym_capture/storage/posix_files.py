@@ -86,8 +86,15 @@ class PosixFiles:
         """A whole file, opened anew."""
         if point:
             self._hook(before(point))
-        with open(self._path(name), "rb", buffering=0) as file:
-            data = file.readall()
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            pieces = []
+            while piece := os.read(descriptor, size + 1):
+                pieces.append(piece)
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            os.close(descriptor)
         if point:
             self._hook(after(point))
         return data

@@ -73,3 +73,18 @@ def read_run(files: Files) -> uuid.UUID:
             "Nothing was changed; use the version that wrote it."
         )
     return run
+
+
+def require_capture_directory(files: Files) -> None:
+    """Refuse a directory that holds no capture at all: reading it would say that all is well.
+
+    Raises:
+        MissingRunMarker: neither a run's marker nor a segment nor a file of NeMo Gym's is in it.
+    """
+    listed = files.names()
+    if names.RUN not in listed and not names.segments_in(listed) and not names.nemo_gym_rollouts_in(listed):
+        raise MissingRunMarker(
+            f"{files.directory} is no capture directory: it has no {names.RUN} file, no log and no NeMo Gym file (a "
+            "mistyped path, or a file system that is not mounted here). Nothing was changed; check the path.",
+            directory=files.directory,
+        )
