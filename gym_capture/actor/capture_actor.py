@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -46,7 +47,10 @@ class CaptureActor:
         self._spec = spec
         self._actor_id = str(context.get_actor_id())
         self._node = str(context.get_node_id())
-        self._restarted = restarted = bool(context.was_current_actor_reconstructed)
+        with warnings.catch_warnings():
+            # Ray calls a deprecated property of its own in there.
+            warnings.simplefilter("ignore")
+            self._restarted = restarted = bool(context.was_current_actor_reconstructed)
         self._exits = Exits(context.current_actor, restarted=restarted)
         self._thread = OwnerThread()
         takeover = spec.takeover and not restarted

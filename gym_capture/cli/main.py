@@ -112,10 +112,14 @@ def verify(
     """
     from gym_capture.cli.tables import verify_view
     from gym_capture.cli.verification import verification
+    from gym_capture.storage.posix_files import PosixFiles
+    from gym_capture.storage.run_marker import require_capture_directory
     from gym_capture.storage.store import CaptureStore
 
     with command(as_json=as_json, debug=debug) as screen:
-        found = verification(CaptureStore(directory.absolute()))
+        files = PosixFiles(directory.absolute())
+        require_capture_directory(files)
+        found = verification(CaptureStore(files))
         if as_json:
             screen.document(found)
         else:

@@ -10,6 +10,8 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.config import RayConfig
 from gym_capture.directory.locate import Liveness, liveness
 from gym_capture.errors import OwnerNotFound
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.store import CaptureStore
 
 ANSWER_S = 10.0
@@ -19,11 +21,14 @@ def status_of_owner(directory: Path | None, name: str | None, namespace: str, ad
     """What a live owner says of itself; of a directory at rest, what it holds.
 
     Raises:
+        MissingRunMarker: the directory is no capture directory.
         OwnerNotFound: there is none, and no directory was given either.
         OwnerUnavailable: it is live and does not answer.
     """
-    if directory is not None and liveness(directory.absolute()) is Liveness.AT_REST:
-        return _at_rest(directory.absolute())
+    if directory is not None:
+        require_capture_directory(PosixFiles(directory.absolute()))
+        if liveness(directory.absolute()) is Liveness.AT_REST:
+            return _at_rest(directory.absolute())
     client = _connected(directory, name, namespace, address)
     with client.sync as owner:
         stats = owner.stats(timeout_s=ANSWER_S)

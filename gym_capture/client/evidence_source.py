@@ -66,9 +66,9 @@ class EvidenceSource:
             ClientClosed: the client was closed.
         """
         try:
+            began = self._host.clock.monotonic()
             if quiesce:
-                began = self._host.clock.monotonic()
-            await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
+                await ask_owner(self._host, Quiesce(rollout_id, timeout_s), timeout_s)
             # An owner that is there may take its time; one that was away all the while has used it up.
             left = max(_LEAST_S, began + timeout_s - self._host.clock.monotonic())
             value, _ = await ask_owner(self._host, Merge(rollout_id, generation, issued), left)

@@ -83,16 +83,17 @@ class ActorLocator:
                 f"actor {self._name} cannot be asked: this process is not connected to Ray. Nothing was sent; call "
                 "ray.init() first, or connect by the capture directory."
             )
-        # Ray's lookup blocks on the cluster's control store.
-        actor = await in_thread(lambda: find_actor(self._name, self._namespace))
         from ray.exceptions import RayError
 
         try:
+            # Ray's lookup blocks on the cluster's control store.
+            actor = await in_thread(lambda: find_actor(self._name, self._namespace))
             async with asyncio.timeout(ACTOR_ANSWER_S):
                 return actor, await actor.endpoint.remote()
         except GymCaptureError:
             raise
-        except (RayError, TimeoutError) as error:
+        except (RayError, TimeoutError, AttributeError) as error:
+            # AttributeError: Ray is being shut down in this process under the lookup.
             why = str(error).partition("\n")[0] or "no answer"
             raise OwnerUnavailable(
                 f"actor {self._name} did not say where it listens ({why}). Nothing was sent; it is asked again."

@@ -125,6 +125,17 @@ def captures(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("words", [("verify",), ("status", "--dir")])
+def test_a_directory_without_any_capture_is_refused_and_not_called_sound(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    ran = invoke(*words, tmp_path)
+    assert ran.exit_code == Exit.ERROR
+    assert "is no capture directory" in ran.stderr
+    (tmp_path / "1-0.capture.jsonl").write_text("")
+    assert invoke(*words, tmp_path).exit_code == 0, "a NeMo Gym directory has no marker"
+
+
 def test_verify_of_a_sound_directory(captures: Path) -> None:
     ran = invoke("verify", captures, "--json")
     found = json.loads(ran.stdout)
