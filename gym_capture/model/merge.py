@@ -78,9 +78,11 @@ def capture_value(evidence: RolloutEvidence, include_payloads: bool = False) -> 
 
 
 def _shown(record: dict[str, Any], include_payloads: bool) -> dict[str, Any]:
-    if include_payloads:
-        return dict(record)
-    return {name: value for name, value in record.items() if name not in PAYLOAD_FIELDS}
+    shown = dict(record)
+    if not include_payloads:
+        for name in PAYLOAD_FIELDS:
+            shown.pop(name, None)
+    return shown
 
 
 def _evidence_gaps(evidence: RolloutEvidence) -> list[gaps.Gap]:

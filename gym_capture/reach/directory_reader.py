@@ -8,7 +8,6 @@ from typing import Any
 from gym_capture.directory.stores import open_store, reading
 from gym_capture.errors import GymCaptureError
 from gym_capture.model.merge import RolloutEvidence
-from gym_capture.model.record import PAYLOAD_FIELDS
 from gym_capture.reach.blocking_calls import in_thread
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_marker import read_run
@@ -43,16 +42,10 @@ class DirectoryReader:
             with reading(open_store(self._directory)) as store:
                 if store.generation(rollout_id) != generation:
                     return {}
-                exchanges, _ = store.read_indexed(rollout_id)
+                return store.read_payloads(rollout_id, call_indexes)
         except (GymCaptureError, OSError):
             # The owner is asked for what is missing.
             return {}
-        wanted = set(call_indexes)
-        return {
-            index: {name: exchange.get(name) for name in PAYLOAD_FIELDS}
-            for index, exchange in exchanges
-            if index in wanted
-        }
 
     def _read_evidence(self, rollout_id: str, generation: int | None, include_payloads: bool) -> RolloutEvidence | None:
         if not self._is_here():

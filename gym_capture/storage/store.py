@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from gym_capture.storage.parts import open_parts
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.verify import VerifyReport, verify_log
+
+_RECORD, _META = int(PartKind.RECORD), int(PartKind.META)
 
 
 class CaptureStore:
@@ -122,6 +124,24 @@ class CaptureStore:
         """Like `read_available`, each exchange with its call index."""
         exchanges, damaged = self._read(rollout_id)
         return exchanges, len(damaged)
+
+    def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """The four payload values of these exchanges, by call index. What cannot be read is left out."""
+        validate_rollout_id(rollout_id)
+        wanted = set(call_indexes)
+        state = self._in_log(rollout_id)
+        if state is None:
+            exchanges, _ = self._nemo_gym.exchanges(rollout_id)
+            return {index: {key: each.get(key) for key in PAYLOADS} for index, each in exchanges if index in wanted}
+        payloads: dict[int, dict[str, Any]] = {}
+        for entry in state.entries:
+            if entry.call_index in wanted:
+                try:
+                    parts = open_parts(self._files, entry, lambda part: part.kind not in (_RECORD, _META))
+                except DamagedLog:
+                    continue
+                payloads[entry.call_index] = payloads_of(parts)
+        return payloads
 
     def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
         """One payload's exact text: what was given as bytes, or the JSON that a value was captured as.
