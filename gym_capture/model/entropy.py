@@ -18,10 +18,12 @@ class Entropy(Protocol):
 
 
 class SystemEntropy:
-    """The operating system's."""
+    """The operating system's. It leaves the process's shared generator alone, which programs seed for themselves."""
+
+    _random = random.SystemRandom()
 
     def bytes(self, count: int) -> bytes:
         return os.urandom(count)
 
     def uniform(self, low: float, high: float) -> float:
-        return random.uniform(low, high)
+        return self._random.uniform(low, high)
