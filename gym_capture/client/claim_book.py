@@ -76,7 +76,7 @@ class ClaimBook:
         """Declare a call. Answered once the claim is on disk, or once the call should go on without it."""
         self._last += 1
         ticket.number = self._last
-        if self._ended or self._presence.patience_over(self._now()):
+        if self._ended or (not self._presence.ready and self._presence.patience_over(self._now())):
             ticket.state = ClaimState.UNCLAIMED
             self._finish(ticket, ClaimState.UNCLAIMED)
             return
@@ -155,7 +155,9 @@ class ClaimBook:
 
     def _hurried(self, commit: Commit) -> bool:
         """Its caller should not wait for the owner, which is away."""
-        return self._presence.patience_over(self._now()) or (commit.impatient and not self._presence.ready)
+        if self._presence.ready:
+            return False
+        return commit.impatient or self._presence.patience_over(self._now())
 
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
         if size <= self._pack_inline_bytes:

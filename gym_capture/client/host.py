@@ -143,8 +143,12 @@ class _Running:
     def submit_later(self, operation: Operation, loop: asyncio.AbstractEventLoop) -> None:
         """The same for a coroutine of `loop`: the thread is woken once what is ready there now has had its turn.
 
-        A burst of calls then wakes it once, and it does not contend with the burst for the interpreter.
+        A burst of calls then wakes it once, and it does not contend with the burst for the interpreter. A call that is
+        alone wakes it at once.
         """
+        if not self.core.unsettled.total and not self.inbox:
+            self.submit(operation)
+            return
         self.inbox.append(operation)
         if self.ended:
             raise RuntimeError("the client's thread has ended")

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import google_crc32c
 import msgspec
 import zstandard
 
@@ -56,6 +57,7 @@ MAX_RAW_BYTES = 1 << 30
 """No part is longer before compression; a row that says more is damaged (or means to fill the reader's memory)."""
 
 _per_thread = threading.local()
+_crc = google_crc32c.value  # `codec.checksum` without its conversions
 
 
 class Text(NamedTuple):
@@ -80,7 +82,10 @@ class Snapshot(NamedTuple):
     @property
     def raw_bytes(self) -> int:
         """Bytes of the exchange before compression."""
-        return len(self.meta.data) + sum(len(text.data) for text in self.texts.values())
+        size = len(self.meta.data)
+        for text in self.texts.values():
+            size += len(text.data)
+        return size
 
 
 class SealedExchange(NamedTuple):
@@ -175,7 +180,7 @@ def pack(frozen: Snapshot) -> SealedExchange:
     for kind, text in all_texts.items():
         short = _COMPRESS_FIELDS_FROM_BYTES if kind is _RECORD or kind is _META else _COMPRESS_FROM_BYTES
         stored, flags = _compressed(text) if len(text.data) >= short else text
-        parts.append(Part(kind, flags, offset, len(stored), len(text.data), checksum(stored)))
+        parts.append(Part(kind, flags, offset, len(stored), len(text.data), _crc(stored)))
         body.append(stored)
         offset += len(stored)
     return SealedExchange(frozen.model_call_id, digest.digest()[:16], parts, body, offset)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,31 @@ def test_many_threads_and_loops_share_one_link(owner: FakeOwner, client: Capture
     assert len(owner.links) == 1
     assert [len(owner.ledger.view(f"r{n}").entries) for n in range(4)] == [50] * 4
     assert [len(owner.ledger.view(f"b{n}").entries) for n in range(4)] == [20] * 4
+
+
+def test_a_burst_of_calls_wakes_the_clients_thread_once(client: CaptureClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.sync.record("other", exchange("a")) == 0
+    host = client.host
+    assert isinstance(host, CoreHost)
+    unsettled, wake, wakes = host.core.unsettled, host.loop.call_soon_threadsafe, 0
+
+    def counted(callback: Callable[..., object], *arguments: Any, **others: Any) -> asyncio.Handle:
+        nonlocal wakes
+        wakes += getattr(callback, "__name__", "") == "drain"
+        return wake(callback, *arguments, **others)
+
+    async def scenario() -> None:
+        claims = [client.rollout("r1").claim(dialect="chat", model_call_id=f"c{index}") for index in range(50)]
+        monkeypatch.setattr(host.loop, "call_soon_threadsafe", counted)
+        await asyncio.gather(*[claim.__aenter__() for claim in claims])
+        assert wakes == 1
+        await asyncio.gather(*[claim.__aexit__(None, None, None) for claim in claims])
+
+    # Something else is on its way: a call that is alone does not wait for others.
+    in_core(client, lambda: unsettled.hold("other"))
+    asyncio.run(scenario())
+    monkeypatch.undo()
+    in_core(client, lambda: unsettled.settle("other"))
 
 
 def test_the_blocking_twin_works_inside_a_running_loop(client: CaptureClient) -> None:
