@@ -17,7 +17,7 @@ from gym_capture.client.trouble_log import logger
 from gym_capture.errors import GymCaptureError, InvalidExchange
 from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.model.exchange import Snapshot, check_dialect
-from gym_capture.model.rollout_state import RELEASED
+from gym_capture.model.rollout_state import OWNERS_REASONS, RELEASED
 from gym_capture.model.rows import CURRENT, PENDING_INDEX
 
 MAX_CALL_ID_CHARACTERS = 4096
@@ -124,10 +124,12 @@ class ClaimHandle:
                 missing.
 
         Raises:
-            ValueError: a reason of another form.
+            ValueError: a reason of another form, or one that only the owner gives (`lost`, `damaged`, `unaccounted`).
         """
         if _REASON.fullmatch(reason) is None:
             raise ValueError(f"reason {reason[:80]!r}: give at most 64 letters, digits or '_'")
+        if reason in OWNERS_REASONS:
+            raise ValueError(f"reason {reason!r} is what the owner itself says; give another word")
         self._reason = reason
 
     def _frozen(self, given: Mapping[str, Any]) -> Snapshot:

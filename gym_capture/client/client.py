@@ -10,7 +10,7 @@ from typing import Any, Self
 from gym_capture.client.blocking_mode import run_blocking
 from gym_capture.client.evidence_source import EvidenceReader, EvidenceSource
 from gym_capture.client.host import Host, ask_owner
-from gym_capture.client.issued import IssuedCalls
+from gym_capture.client.issued import IssuedCalls, check_issued
 from gym_capture.client.operations import GiveUp, Rows
 from gym_capture.client.payload_reader import PayloadReader
 from gym_capture.client.rollout import BlockingRollout, RolloutHandle, check_generation
@@ -23,6 +23,7 @@ from gym_capture.model.rows import CURRENT, ClearRow, Outcome, Result
 Reopen = tuple[Callable[..., "CaptureClient"], tuple[Any, ...]]
 
 _CLEAR_ROWS = 1000
+_LONGEST_S = 10.0 * 365 * 86_400
 
 
 class CaptureClient:
@@ -156,12 +157,14 @@ class CaptureClient:
         Raises:
             InvalidRolloutId: the record's id is not valid.
             Fenced: that generation was cleared since.
+            ValueError: `issued` or `timeout_s` is no such number.
         """
+        counted = check_issued(issued)
         rollout_id = rollout_id_from_record(record)
         if rollout_id is None:
             return record
         token, seconds = check_generation(generation), self._timeout(timeout_s)
-        evidence = await self._source.gather(rollout_id, token, include_payloads, issued or 0, seconds)
+        evidence = await self._source.gather(rollout_id, token, include_payloads, counted, seconds)
         return attach_capture(record, evidence, include_payloads)
 
     async def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
@@ -214,7 +217,11 @@ class CaptureClient:
         return await ask_owner(self.host, request, timeout_s)
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self.host.options.drain_timeout_s if timeout_s is None else timeout_s
+        if timeout_s is None:
+            return self.host.options.drain_timeout_s
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= _LONGEST_S:
+            raise ValueError(f"timeout_s is a number of seconds from 0 on, and cannot be {timeout_s!r}")
+        return float(timeout_s)
 
     # -- itself -------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,23 @@ from __future__ import annotations
 import os
 
 
+MOST_ISSUED = 2**53
+"""No caller counts more calls than that; it is what every JSON reader can hold."""
+
+
+def check_issued(issued: object) -> int:
+    """A count of issued calls; None is 0, "not counted".
+
+    Raises:
+        ValueError: not a whole number from 0 on.
+    """
+    if issued is None:
+        return 0
+    if type(issued) is not int or not 0 <= issued <= MOST_ISSUED:
+        raise ValueError(f"issued is a count of calls, a whole number from 0 on, and cannot be {issued!r}")
+    return issued
+
+
 class IssuedCalls:
     """Distinct model_call_ids that one handle and its copies in this process claimed or recorded."""
 

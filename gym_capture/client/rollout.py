@@ -227,6 +227,8 @@ def _claim_fields(
     verifier_invocation: Mapping[str, str] | None,
     exchange_fields: Mapping[str, Any],
 ) -> dict[str, Any]:
+    if "generation" in exchange_fields:
+        raise TypeError("a claim takes no generation: give it to the handle, capture.rollout(rollout_id, generation=…)")
     fields: dict[str, Any] = {"model_call_id": model_call_id, "dialect": dialect, "model_ref": model_ref}
     if request is not None:
         fields["request"] = request

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gym_capture.client.issued import check_issued
 from gym_capture.model.ids import join_rollout_token
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ class Session:
 
     def count_issued(self, calls: int) -> None:
         """Add model calls that were made elsewhere for this attempt: through a model server, or by a copy of this
-        session in another process (its `issued`)."""
-        if calls < 0:
-            raise ValueError(f"calls that were issued cannot be {calls}")
-        self._elsewhere += calls
+        session in another process (its `issued`).
+
+        Raises:
+            ValueError: not a whole number from 0 on.
+        """
+        self._elsewhere = check_issued(self._elsewhere + check_issued(calls))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gym_capture.model.codec import FrameRef
-from gym_capture.model.rollout_state import DAMAGED, LOST, REFUSED, Claim, Entry, RolloutState
+from gym_capture.model.rollout_state import DAMAGED, LOST, PLAIN, REFUSED, Claim, Entry, RolloutState
 from gym_capture.model.rows import (
     NO_CLAIM,
     ClaimRow,
@@ -235,6 +235,7 @@ class LedgerFold:
         if row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID):
             self.counts["refused_rows"] += 1
             rollout.add_reason(REFUSED)
+            rollout.absent.add(row.model_call_id)
             return
         self.counts["conflicts"] += 1
         conflict = (row.model_call_id, row.digest)
@@ -250,9 +251,12 @@ class LedgerFold:
         rollout = self._current(row)
         if rollout is None or client is None:
             return
+        key = (client.id, row.claim)
+        call = rollout.open[key].identity if key in rollout.open else rollout.lost.get(key)
         if self._close(client, row.claim, rollout, ref):
-            if row.reason:
+            if row.reason and call is not None:
                 rollout.add_reason(row.reason)
+                rollout.absent.add(call)
             self.counts["releases"] += 1
 
     def _apply_loss(self, row: LossRow, ref: FrameRef) -> None:
@@ -260,8 +264,10 @@ class LedgerFold:
         client = self.clients.get(row.client)
         if rollout is None or client is None or (row.client, row.claim) not in rollout.open:
             return
+        claim = rollout.open[row.client, row.claim]
         self._close(client, row.claim, rollout, ref)
-        rollout.lost.add((row.client, row.claim))
+        rollout.lost[row.client, row.claim] = claim.identity
+        rollout.absent.add(claim.identity)
         rollout.add_reason(LOST)
         self.counts["losses"] += 1
 
@@ -272,6 +278,8 @@ class LedgerFold:
         rollout = self._current(row)
         if rollout is not None:
             rollout.add_reason(row.reason, row.count)
+            if row.reason not in (PLAIN, DAMAGED):
+                rollout.marked += row.count
             self._hold(rollout, ref)
 
     def _apply_clear(self, row: ClearRow, ref: FrameRef) -> None:

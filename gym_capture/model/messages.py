@@ -23,7 +23,7 @@ PREFIX_BYTES = _PREFIX.size
 
 MAX_HEAD_BYTES = 1 << 26
 MAX_BODY_BYTES = 1 << 30
-MAX_HELLO_BYTES = 1 << 20
+MAX_HELLO_BYTES = 1 << 23
 """What a connection may send before it has shown the token."""
 
 

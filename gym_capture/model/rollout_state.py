@@ -15,6 +15,7 @@ REFUSED = "refused"
 DROPPED = "dropped"
 UNACCOUNTED = "unaccounted"
 DAMAGED = "damaged"
+OWNERS_REASONS = frozenset({LOST, UNACCOUNTED, DAMAGED})
 PLAIN = ""
 """Incompleteness reasons. The plain marker has no name; others may be named by clients."""
 
@@ -62,6 +63,11 @@ class Claim:
         self.model_call_id = model_call_id
         self.at = at
 
+    @property
+    def identity(self) -> str:
+        """What tells its call from others: its model_call_id, or the claim itself where none was given."""
+        return self.model_call_id or f"{self.client.hex()}:{self.number}"
+
 
 class RolloutView(NamedTuple):
     """What a merge of one rollout returns, before any payload is read.
@@ -87,15 +93,19 @@ class RolloutState:
         entries, calls: the exchanges, in order and by model_call_id.
         open: claims that were neither closed nor lost.
         closing: closings that are applied and not yet durable; they still count as outstanding.
-        lost: (client, claim number) of the claims whose holder went away, until a late commit retracts one.
+        lost: (client, claim number) of the claims whose holder went away, until a late commit retracts one; with what
+            identifies the call.
         reasons: incompleteness reasons with their counts.
         merged, returned: whether a merge was journaled, and the call index below which merges returned all rows.
         issued: the most calls that a merging caller said were issued.
         clears: request → the generation that it began; the same request again begins no other.
         refused: (model_call_id, digest) of the exchanges refused as conflicts; the same again is no further loss.
+        absent: model_call_ids that are known to have been issued and have no exchange (released, lost, refused).
+        marked: missing exchanges that are known by their number only (dropped by a client).
     """
 
     __slots__ = (
+        "absent",
         "calls",
         "clears",
         "closing",
@@ -104,6 +114,7 @@ class RolloutState:
         "id",
         "issued",
         "lost",
+        "marked",
         "merged",
         "next_index",
         "open",
@@ -129,8 +140,10 @@ class RolloutState:
                 del self.clears[next(iter(self.clears))]
         self.entries: list[Entry] = []
         self.calls: dict[str, Entry] = {}
-        self.lost: set[tuple[bytes, int]] = set()
+        self.lost: dict[tuple[bytes, int], str] = {}
         self.refused: set[tuple[str, bytes]] = set()
+        self.absent: set[str] = set()
+        self.marked = 0
         self.reasons: dict[str, int] = {}
         self.next_index = 0
         self.merged = False
@@ -160,7 +173,7 @@ class RolloutState:
         """A lost claim's holder is back, or its exchange arrived after all: forget that loss, if there is one."""
         if key not in self.lost:
             return False
-        self.lost.remove(key)
+        self.absent.discard(self.lost.pop(key))
         left = self.reasons[LOST] - 1
         if left:
             self.reasons[LOST] = left
@@ -168,11 +181,15 @@ class RolloutState:
             del self.reasons[LOST]
         return True
 
+    def _known_calls(self) -> int:
+        """Calls that something is known of. A call that was tried twice, or refused beside its exchange, is one."""
+        without_exchange = self.absent | {claim.identity for claim in self.open.values()}
+        return self.holes + len(self.calls) + len(without_exchange - self.calls.keys()) + self.marked
+
     def view(self) -> RolloutView:
         """A snapshot; `reasons` include the calls that were issued and are nowhere."""
         reasons = dict(self.reasons)
-        missing = sum(count for reason, count in reasons.items() if reason not in (PLAIN, DAMAGED))
-        unaccounted = self.issued - self.next_index - missing - len(self.open)
+        unaccounted = self.issued - self._known_calls() if self.issued else 0
         if unaccounted > 0:
             reasons[UNACCOUNTED] = reasons.get(UNACCOUNTED, 0) + unaccounted
         return RolloutView(self.id, self.generation, list(self.entries), self.holes, reasons or None, len(self.open))

@@ -554,7 +554,24 @@ def test_repeated_conflicts_hide_no_missing_call(owner: Owner) -> None:
     for _ in range(3):
         owner.send(A, commit(digest=b"2"))
     merge(owner, issued=3)
-    assert owner.ledger.view(R).reasons == {"refused": 1, "unaccounted": 1}
+    # One call under one id, whatever else was offered for it; two are nowhere.
+    assert owner.ledger.view(R).reasons == {"refused": 1, "unaccounted": 2}
+
+
+def test_a_call_that_was_released_and_then_made_again_is_one_call(owner: Owner) -> None:
+    owner.send(A, claim(1, call="again"), release(1))
+    owner.send(A, claim(2, call="again"), commit(2, "again"))
+    merge(owner, issued=2)
+    assert owner.ledger.view(R).reasons == {"released": 1, "unaccounted": 1}
+
+
+def test_a_lost_call_that_is_committed_after_all_is_one_call(owner: Owner) -> None:
+    owner.send(A, claim(1, call="slow"))
+    owner.expire(owner.now + LEASE_S)
+    merge(owner, issued=2)
+    assert owner.ledger.view(R).reasons == {"lost": 1, "unaccounted": 1}
+    owner.send(A, commit(1, "slow"))
+    assert owner.ledger.view(R).reasons == {"unaccounted": 1}
 
 
 def test_issued_says_nothing_when_everything_arrived(owner: Owner) -> None:

@@ -35,6 +35,8 @@ class Plain:
         self.open: dict[tuple[bytes, int], str] = {}
         self.lost: dict[tuple[bytes, int], str] = {}
         self.conflicts: dict[str, set[tuple[str, bytes]]] = {}
+        self.absent: dict[str, set[object]] = {}
+        self.marked: Counter[str] = Counter()
         self.tokens: dict[tuple[str, str], int] = {}
         self.merged: dict[str, int] = {}
         self.issued: Counter[str] = Counter()
@@ -55,6 +57,7 @@ class Plain:
         elif self.lost.get(key) == rollout:
             del self.lost[key]
             self.count(rollout, "lost", -1)
+            self.absent[rollout].remove(key)
         else:
             return False
         self.held.append((sequence, rollout))
@@ -86,9 +89,11 @@ class Plain:
         if kind == "release":
             if self.close(key, rollout, sequence) and rest[0]:
                 self.count(rollout, rest[0])
+                self.absent.setdefault(rollout, set()).add(key)
             return Outcome.APPLIED, current, -1
         if kind == "mark":
             self.count(rollout, *rest)
+            self.marked[rollout] += rest[1] if rest[0] else 0
             self.held.append((sequence, rollout))
             return Outcome.APPLIED, current, -1
         closed = bool(number) and self.close(key, rollout, sequence)
@@ -99,6 +104,7 @@ class Plain:
             self.held.append((sequence, rollout))
         if kind == "too large":
             self.count(rollout, "refused")
+            self.absent.setdefault(rollout, set()).add(call)
             return Outcome.TOO_LARGE, current, -1
         if call in known:
             if (call, digest) not in self.conflicts.setdefault(rollout, set()):
@@ -120,7 +126,7 @@ class Plain:
             self.held.append((sequence, rollout))
         for key in [key for key, held in self.lost.items() if held == rollout]:
             del self.lost[key]
-        for kept in (self.exchanges, self.reasons, self.conflicts, self.merged, self.issued):
+        for kept in (self.exchanges, self.reasons, self.conflicts, self.absent, self.marked, self.merged, self.issued):
             kept.pop(rollout, None)
         return Outcome.APPLIED, self.generation[rollout], -1
 
@@ -129,11 +135,14 @@ class Plain:
         self.lost[key] = rollout
         self.held.append((sequence, rollout))
         self.count(rollout, "lost")
+        self.absent.setdefault(rollout, set()).add(key)
 
     def reasons_of(self, rollout: str) -> dict[str, int] | None:
         reasons = {reason: count for reason, count in self.reasons.get(rollout, {}).items() if count}
-        seen = len(self.exchanges.get(rollout, {})) + list(self.open.values()).count(rollout)
-        missing = self.issued[rollout] - seen - sum(count for reason, count in reasons.items() if reason)
+        exchanges = self.exchanges.get(rollout, {})
+        absent = len(self.absent.get(rollout, set()) - exchanges.keys())
+        seen = len(exchanges) + absent + self.marked[rollout] + list(self.open.values()).count(rollout)
+        missing = self.issued[rollout] - seen
         if missing > 0:
             reasons["unaccounted"] = missing
         return reasons or None
