@@ -39,7 +39,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class EndpointConfig(_Section):
@@ -177,6 +177,11 @@ def load_config(source: CaptureConfig | Mapping[str, Any] | str | Path, override
         data: dict[str, Any] = source.model_dump(mode="python")
     elif isinstance(source, Mapping):
         data = _copied(source)
+    elif not isinstance(source, str | os.PathLike):
+        raise ConfigError(
+            f"a configuration is a CaptureConfig, a mapping or the path of a YAML file, not {source!r} (a "
+            f"{type(source).__name__}). Nothing was started; give one of those."
+        )
     else:
         data = _read_yaml(Path(source))
         if isinstance(data.get(_DIRECTORY), str):
@@ -192,7 +197,7 @@ def load_config(source: CaptureConfig | Mapping[str, Any] | str | Path, override
     try:
         return CaptureConfig.model_validate(_without_empty_sections(data, CaptureConfig))
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(error)) from None  # it says all that pydantic does, in our words
 
 
 def _copied(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from gym_capture.capture_access import CaptureAccess, says_something
 from gym_capture.directory.stores import open_store, reading
 from gym_capture.errors import ConfigError, GymCaptureError
 from gym_capture.model import record as _records
-from gym_capture.model.ids import rollout_id_from_record
+from gym_capture.model.ids import rollout_id_from_record, validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence, attach_capture
 from gym_capture.model.metrics import aggregate
 from gym_capture.model.verifiers import VerifierInvocation, resolve_verifiers, verifier_declaration
@@ -52,7 +53,7 @@ def model_call_capture_dirs_from_config(cfg: Mapping[str, Any]) -> list[Path]:
     """The one capture directory when capture is enabled, else none.
 
     Raises:
-        ConfigError: (a ValueError) it is enabled and the directory is missing or relative.
+        ConfigError: (a ValueError) it is enabled and the directory is missing, relative or no path.
     """
     if not observability_enabled_from_config(cfg):
         return []
@@ -61,6 +62,11 @@ def model_call_capture_dirs_from_config(cfg: Mapping[str, Any]) -> list[Path]:
         raise ConfigError(
             f"{_DIRECTORY_KEY} is required when {_ENABLED_KEY} is true. Nothing is captured; give an absolute path "
             "that every node sees."
+        )
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(
+            f"{_DIRECTORY_KEY} must be a path, not {given!r} (a {type(given).__name__}). Nothing is captured; give an "
+            "absolute path that every node sees."
         )
     directory = Path(given)
     if not directory.is_absolute():
@@ -102,7 +108,11 @@ async def await_model_call_capture_quiescence(
 
     Returns:
         False once the time is over, or when a live owner could not be reached until then.
+
+    Raises:
+        InvalidRolloutId: it cannot be the id of a rollout.
     """
+    validate_rollout_id(rollout_id)
     for directory in capture_dirs:
         if not await CaptureAccess(directory).quiesce(rollout_id, timeout_s, poll_s):
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,14 @@ def test_a_key_that_is_no_text_is_unknown(tmp_path: Path) -> None:
     [
         ("capture.lease_s=0", "capture.lease_s: .*greater than 0.*given 0"),
         ("capture.lease_s=.nan", "capture.lease_s"),
+        ("capture.lease_s=.inf", "capture.lease_s: .*finite number.*given inf"),
+        ("capture.drain_timeout_s=.inf", "capture.drain_timeout_s: .*finite number"),
+        ("capture.patience_s=.inf", "capture.patience_s: .*finite number"),
+        ("capture.placement.resources={disk: .nan}", r"capture.placement.resources.disk: .*finite number"),
+        ("collect.rollout_timeout_s=.inf", "collect.rollout_timeout_s: .*finite number"),
+        ("collect.stop_grace_s=.inf", "collect.stop_grace_s: .*finite number"),
+        ("collect.worker_resources={gpu: .inf}", r"collect.worker_resources.gpu: .*finite number"),
+        ("collect.worker_num_cpus=.inf", "collect.worker_num_cpus: .*finite number"),
         ("capture.lease_s=soon", "capture.lease_s: .*given 'soon'"),
         ("capture.drain_timeout_s=-1", "capture.drain_timeout_s"),
         ("capture.max_exchange_bytes=0", "capture.max_exchange_bytes"),
@@ -143,6 +153,18 @@ def test_a_key_that_is_no_text_is_unknown(tmp_path: Path) -> None:
 def test_a_value_that_cannot_work_is_refused_with_its_key(override: str, where: str) -> None:
     with pytest.raises(ConfigError, match=f"^invalid configuration: {where}"):
         load_config({}, [override])
+
+
+@pytest.mark.parametrize("source", [5, None, b"run.yaml", ["capture.lease_s=1"]])
+def test_what_is_no_configuration_at_all_is_refused(source: Any) -> None:
+    with pytest.raises(ConfigError, match=f"not {re.escape(repr(source))} \\(a {type(source).__name__}\\)"):
+        load_config(source)
+
+
+def test_a_wrong_value_shows_this_error_alone() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config({"model_call_capture_dir": "runs/1"})
+    assert "ValidationError" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

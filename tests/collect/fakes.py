@@ -93,14 +93,17 @@ class FakePool:
 
 
 class FakeLines:
-    """Keeps what was appended; `error` is raised instead when it is set."""
+    """Keeps what was appended; `error` is raised instead when it is set, and `syncing` is awaited before."""
 
     def __init__(self) -> None:
+        self.syncing = asyncio.Event()
+        self.syncing.set()
         self.records: list[dict[str, Any]] = []
         self.error: GymCaptureError | None = None
 
     async def append(self, line: bytes) -> None:
         await asyncio.sleep(0)
+        await self.syncing.wait()
         if self.error is not None:
             raise self.error
         self.records.append(json.loads(line))

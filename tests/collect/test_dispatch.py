@@ -196,6 +196,28 @@ async def test_the_next_attempt_starts_only_once_the_failure_is_on_disk() -> Non
     assert run.pool.started == ["0-0", "0-0-a1"]
 
 
+async def test_a_failure_counts_and_is_retried_only_once_its_line_is_synced() -> None:
+    run = Run(1, FakePool(fail_first))
+    run.failures.syncing.clear()
+    going = asyncio.create_task(run.go())
+    await until(lambda: run.capture.merged == [("0-0", 3)])
+    # What is written is encoded in a thread; a call of its own there comes back after it.
+    for _ in range(50):
+        await asyncio.to_thread(int)
+    assert (run.pool.started, run.progress.failed_attempts, run.progress.settling) == (["0-0"], 0, 1)
+    run.failures.syncing.set()
+    await going
+    assert (run.pool.started, run.progress.failed_attempts) == (["0-0", "0-0-a1"], 1)
+
+
+async def test_a_failure_that_cannot_be_written_is_not_tried_again() -> None:
+    run = Run(1, FakePool(fail_first))
+    run.failures.error = OutputError("disk full")
+    with pytest.raises(OutputError, match="disk full"):
+        await run.go()
+    assert run.pool.started == ["0-0"]
+
+
 async def test_a_row_without_tries_left_is_named_and_the_others_go_on() -> None:
     def behaviour(attempt: Attempt, generation: int) -> Finished | Failed:
         if attempt.source.line == 2:

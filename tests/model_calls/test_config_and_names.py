@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gym_capture import model_calls
+from gym_capture.errors import InvalidRolloutId
 from gym_capture.model import metrics, record, usage
 
 
@@ -32,12 +33,19 @@ def test_the_one_directory_when_enabled(tmp_path: Path) -> None:
     assert model_calls.model_call_capture_dirs_from_config({}) == []
 
 
-@pytest.mark.parametrize("directory", [None, "relative/path", ""])
-def test_enabled_without_an_absolute_directory_is_an_error(directory: str | None) -> None:
+@pytest.mark.parametrize("directory", [None, "relative/path", "", 5, ["/a"], {"path": "/a"}, b"/a"])
+def test_enabled_without_an_absolute_directory_is_an_error(directory: Any) -> None:
     with pytest.raises(ValueError, match="model_call_capture_dir"):
         model_calls.model_call_capture_dirs_from_config(
             {"observability_enabled": True, "model_call_capture_dir": directory}
         )
+
+
+@pytest.mark.parametrize("rollout_id", [["0-0"], None, 5, "no/id", ""])
+async def test_quiescence_of_what_is_no_rollout_id_is_refused(rollout_id: Any, tmp_path: Path) -> None:
+    for directories in ([], [tmp_path]):
+        with pytest.raises(InvalidRolloutId):
+            await model_calls.await_model_call_capture_quiescence(rollout_id, directories, timeout_s=0.0)
 
 
 @pytest.mark.parametrize(
