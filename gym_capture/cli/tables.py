@@ -40,11 +40,7 @@ def summary_view(summary: Summary) -> RenderableType:
         rows.append(("failed attempts", f"{summary.failed_attempts} in this run, kept with their captures"))
     rows += [
         ("model calls", f"{plain['calls']}, {plain['failed_calls']} of them failed"),
-        (
-            "tokens",
-            f"{plain['tokens_in']:,} in ({plain['cached_tokens']:,} cached), {plain['tokens_out']:,} out "
-            f"({plain['tokens_reasoning']:,} reasoning)",
-        ),
+        ("tokens", _tokens(plain)),
         ("with gaps", str(len(summary.incomplete))),
         ("took", f"{summary.seconds:.1f} s"),
         ("output", str(summary.output)),
@@ -57,6 +53,20 @@ def summary_view(summary: Summary) -> RenderableType:
     if summary.failed:
         parts += [Text(), failed_table(summary.failed)]
     return Group(*parts)
+
+
+def _tokens(plain: Mapping[str, Any]) -> str:
+    """What is known of them, `-` when nothing is."""
+    parts = []
+    for name, word, part, part_word in (
+        ("tokens_in", "in", "cached_tokens", "cached"),
+        ("tokens_out", "out", "tokens_reasoning", "reasoning"),
+    ):
+        total, share = plain[name], plain[part]
+        if total is not None or share is not None:
+            shown = "- " if total is None else f"{total:,} "
+            parts.append(shown + word + ("" if share is None else f" ({share:,} {part_word})"))
+    return ", ".join(parts) or "-"
 
 
 def gaps_table(rollouts: Sequence[FinishedRollout]) -> Table:

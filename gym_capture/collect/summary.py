@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,17 @@ _UNRESOLVED = (
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
-    """What is kept in memory of a finished record. `errors`: calls that failed; `tokens`: in `TOKEN_METRICS` order."""
+    """What is kept in memory of a finished record.
+
+    Args:
+        errors: calls that failed.
+        tokens: in `TOKEN_METRICS` order; None is unknown, not 0.
+    """
 
     rollout_id: str
     calls: int
     errors: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int | None, ...]
     gaps: tuple[tuple[str, str | None], ...]
 
 
@@ -72,8 +77,14 @@ def _gaps(value: Any) -> list[Gap]:
     return [gap for gap in value if isinstance(gap, dict) and isinstance(gap.get("code"), str)]
 
 
-def _count(value: Any) -> int:
-    return value if type(value) is int else 0
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of those that are known; None when none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 @dataclass(slots=True)
@@ -152,9 +163,9 @@ class Summary:
         return self.total - len(self.finished) - len(self.failed)
 
     def plain(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """All of it as JSON values. A sum of tokens is null when no record knows that number."""
         calls = sum(each.calls for each in self.finished)
-        tokens = [sum(each.tokens[index] for each in self.finished) for index in range(len(TOKEN_METRICS))]
+        tokens = [_sum(each.tokens[index] for each in self.finished) for index in range(len(TOKEN_METRICS))]
         return {
             "output": str(self.output),
             "failures": str(self.failures),

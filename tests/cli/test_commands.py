@@ -19,7 +19,7 @@ from gym_capture.cli.main import app
 from gym_capture.cli.progress_view import bar_details, progress_line
 from gym_capture.cli.run import exit_status
 from gym_capture.cli.tables import MAX_NAMED, summary_view
-from gym_capture.collect.summary import FailedRollout, FinishedRollout, Progress, Summary
+from gym_capture.collect.summary import TOKEN_METRICS, FailedRollout, FinishedRollout, Progress, Summary
 from gym_capture.config import CaptureConfig, CollectConfig
 from gym_capture.storage.posix_files import PosixFiles
 from tests.storage.owners import Batch, Owner, exchange
@@ -229,6 +229,27 @@ def test_the_summary_names_rollouts_with_gaps_and_says_how_many_more() -> None:
     assert len(plain["incomplete"]) == MAX_NAMED + 5
     assert plain["incomplete"][0]["gaps"] == [{"code": LOST[0], "detail": LOST[1]}]
     assert (plain["calls"], plain["tokens_in"], plain["cached_tokens"]) == (78, 2600, 1300)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sums", "shown_as"),
+    [
+        ([(None, None, None, None)], [None, None, None, None], "-"),
+        ([], [None, None, None, None], "-"),
+        ([(1200, 30, None, None), (None, 1, None, None)], [1200, 31, None, None], "1,200 in, 31 out"),
+        ([(10, 3, None, 0), (5, None, 2, None)], [15, 3, 2, 0], "15 in (0 cached), 3 out (2 reasoning)"),
+        ([(None, 3, None, 4)], [None, 3, None, 4], "- in (4 cached), 3 out"),
+    ],
+)
+def test_tokens_that_no_record_knows_are_unknown_and_not_none_at_all(
+    tokens: list[tuple[int | None, ...]], sums: list[int | None], shown_as: str
+) -> None:
+    rollouts = [FinishedRollout(f"{number}-0", 1, 0, each, ()) for number, each in enumerate(tokens)]
+    summary = summary_of(total=len(rollouts), finished=rollouts)
+    plain = summary.plain()
+    assert [plain[name] for name in TOKEN_METRICS] == sums
+    (line,) = [line for line in shown(summary_view(summary)).splitlines() if line.startswith("tokens ")]
+    assert line.removeprefix("tokens ").strip() == shown_as
 
 
 def test_progress_in_one_line() -> None:

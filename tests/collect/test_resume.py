@@ -83,7 +83,7 @@ def test_calls_tokens_and_gaps_of_finished_rows_are_remembered() -> None:
     resume = Resume()
     resume.read_finished(line(_ng_task_index=0, _ng_rollout_index=0, ng_model_call_capture=capture))
     rollout = resume.finished["0-0"]
-    assert (rollout.calls, rollout.errors, rollout.tokens) == (2, 1, (10, 3, 0, 2))
+    assert (rollout.calls, rollout.errors, rollout.tokens) == (2, 1, (10, 3, None, 2))
     assert rollout.gaps == (("model_call_capture_incomplete", "lost=1"),)
 
 
@@ -92,6 +92,7 @@ def test_a_capture_of_any_shape_is_counted_without_raising(capture: Any) -> None
     resume = Resume()
     resume.read_finished(line(_ng_task_index=0, _ng_rollout_index=0, ng_model_call_capture=capture))
     assert resume.finished["0-0"].gaps == ()
+    assert resume.finished["0-0"].tokens == (None, None, None, None)
 
 
 def test_references_that_name_no_captured_call_are_gaps_of_the_rollout() -> None:
