@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -45,6 +46,8 @@ class Screen:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        for stream in (sys.stdout, sys.stderr):
+            _escape_what_cannot_be_printed(stream)
         self.stdout: TextIO = sys.stdout
         self.err = Console(stderr=True, highlight=False)
         self.out = Console(file=self.stdout, highlight=False)
@@ -87,6 +90,12 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
 def status_of(error: GymCaptureError) -> Exit:
     """The exit status that an error stands for."""
     return Exit.USAGE if isinstance(error, ConfigError | RolloutFunctionError) else Exit.ERROR
+
+
+def _escape_what_cannot_be_printed(stream: TextIO) -> None:
+    """A lone surrogate in a user's error, or any letter on an ASCII terminal, must not end a command half told."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+        stream.reconfigure(errors="backslashreplace")
 
 
 def _log_to(console: Console, debug: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gym_capture.cli.exits import Exit, command
+from gym_capture.errors import ConfigError
 
 app = typer.Typer(
     name="gym-capture",
@@ -27,11 +28,16 @@ Exit status: 0 fine, 1 something failed, 2 wrong usage or configuration, 3 evide
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
-Dir = Annotated[Path | None, typer.Option("--dir", help="The run's capture directory.", show_default=False)]
+Dir = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="The run's capture directory; --dir too.", show_default=False)
+]
+DirOption = Annotated[
+    Path | None, typer.Option("--dir", help="The run's capture directory, as an option.", show_default=False)
+]
 Name = Annotated[str | None, typer.Option("--name", help="The owner's actor name.", show_default=False)]
 Namespace = Annotated[str, typer.Option("--namespace", help="The owner's Ray namespace, with --name.")]
 Address = Annotated[
-    str, typer.Option("--address", help="The Ray cluster to look in, unless --dir finds the owner without Ray.")
+    str, typer.Option("--address", help="The Ray cluster to look in, unless a directory finds the owner without Ray.")
 ]
 
 
@@ -70,6 +76,7 @@ def run(
 @app.command()
 def status(
     directory: Dir = None,
+    dir_option: DirOption = None,
     name: Name = None,
     namespace: Namespace = "gym_capture",
     address: Address = "auto",
@@ -79,9 +86,9 @@ def status(
     """
     Show what a run's owner is doing: open claims and their ages, clients, rollouts, late rows, the log.
 
-    With `--dir` it needs no Ray; where no owner is live it says what the directory holds.
+    With a directory it needs no Ray; where no owner is live it says what the directory holds.
 
-    `gym-capture status --dir runs/local/model-calls`
+    `gym-capture status runs/local/model-calls`
 
     `gym-capture status --name capture-42`
     """
@@ -89,7 +96,7 @@ def status(
     from gym_capture.cli.tables import status_view
 
     with command(as_json=as_json, debug=debug) as screen:
-        found = status_of_owner(directory, name, namespace, address)
+        found = status_of_owner(_one_directory(directory, dir_option), name, namespace, address)
         if as_json:
             screen.document(found)
         else:
@@ -98,7 +105,8 @@ def status(
 
 @app.command()
 def verify(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A capture directory.", show_default=False)],
+    directory: Dir = None,
+    dir_option: DirOption = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -117,7 +125,10 @@ def verify(
     from gym_capture.storage.store import CaptureStore
 
     with command(as_json=as_json, debug=debug) as screen:
-        files = PosixFiles(directory.absolute())
+        given = _one_directory(directory, dir_option)
+        if given is None:
+            raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
+        files = PosixFiles(given.absolute())
         require_capture_directory(files)
         found = verification(CaptureStore(files))
         if as_json:
@@ -131,6 +142,7 @@ def verify(
 @app.command()
 def stop(
     directory: Dir = None,
+    dir_option: DirOption = None,
     name: Name = None,
     namespace: Namespace = "gym_capture",
     address: Address = "auto",
@@ -140,12 +152,14 @@ def stop(
     """
     End a run's owner cleanly. What was acknowledged is on disk; the directory can be read, and started again.
 
-    `gym-capture stop --dir /shared/runs/42/model-calls`
+    `gym-capture stop /shared/runs/42/model-calls`
+
+    `gym-capture stop --name capture-42`
     """
     from gym_capture.cli.owner import stop_owner
 
     with command(as_json=as_json, debug=debug) as screen:
-        stopped = stop_owner(directory, name, namespace, address)
+        stopped = stop_owner(_one_directory(directory, dir_option), name, namespace, address)
         if as_json:
             screen.document(stopped)
         else:
@@ -163,6 +177,20 @@ def version(as_json: Json = False) -> None:
             screen.document(found)
         else:
             screen.out.print("\n".join(f"{name} {number}" for name, number in found.items()))
+
+
+def _one_directory(argument: Path | None, option: Path | None) -> Path | None:
+    """The directory that was given in either form.
+
+    Raises:
+        ConfigError: two were given.
+    """
+    if argument is not None and option is not None and argument.absolute() != option.absolute():
+        raise ConfigError(
+            f"two directories are given, {argument} and {option} (--dir). Nothing was changed; give the one that is "
+            "meant."
+        )
+    return option if argument is None else argument
 
 
 def _versions() -> dict[str, Any]:

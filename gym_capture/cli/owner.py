@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from gym_capture.api import connect, initialise_ray
+from gym_capture.api import DIRECTORY_VARIABLE, NAME_VARIABLE, connect, initialise_ray
 from gym_capture.client.client import CaptureClient
 from gym_capture.config import RayConfig
 from gym_capture.directory.locate import Liveness, liveness
@@ -25,6 +26,7 @@ def status_of_owner(directory: Path | None, name: str | None, namespace: str, ad
         OwnerNotFound: there is none, and no directory was given either.
         OwnerUnavailable: it is live and does not answer.
     """
+    directory = _or_of_the_environment(directory, name)
     if directory is not None:
         require_capture_directory(PosixFiles(directory.absolute()))
         if liveness(directory.absolute()) is Liveness.AT_REST:
@@ -42,6 +44,7 @@ def stop_owner(directory: Path | None, name: str | None, namespace: str, address
         OwnerNotFound: there is none of that name.
         OwnerUnavailable: it is live and does not answer.
     """
+    directory = _or_of_the_environment(directory, name)
     if directory is not None and liveness(directory.absolute()) is Liveness.AT_REST:
         return {"stopped": False}
     with _connected(directory, name, namespace, address).sync as owner:
@@ -59,7 +62,24 @@ def _connected(directory: Path | None, name: str | None, namespace: str, address
             raise OwnerNotFound(
                 f"no Ray cluster at {address} ({error}). Give --dir, which finds the owner without Ray, or --address."
             ) from error
-    return connect(capture_dir=None if directory is None else directory.absolute(), name=name, namespace=namespace)
+    try:
+        return connect(capture_dir=None if directory is None else directory.absolute(), name=name, namespace=namespace)
+    except OwnerNotFound as error:
+        if directory is not None or name is not None or os.environ.get(NAME_VARIABLE):
+            raise
+        there = error.fields.get("candidates") or []
+        found = f"several live owners ({', '.join(there)})" if there else "no live owner"
+        raise OwnerNotFound(
+            f"namespace {namespace} has {found}. Nothing was changed; give --dir or --name (and --namespace), or set "
+            f"{DIRECTORY_VARIABLE} or {NAME_VARIABLE}.",
+            candidates=there,
+        ) from error
+
+
+def _or_of_the_environment(directory: Path | None, name: str | None) -> Path | None:
+    """What `connect` would take, known before Ray is asked for."""
+    given = os.environ.get(DIRECTORY_VARIABLE) if directory is None and name is None else None
+    return Path(given) if given else directory
 
 
 def _at_rest(directory: Path) -> dict[str, Any]:

@@ -6,19 +6,23 @@ import io
 import json
 import logging
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
-from gym_capture.cli.exits import Exit
+from gym_capture import api
+from gym_capture.cli import owner as owner_commands
+from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.main import app
 from gym_capture.cli.progress_view import bar_details, progress_line
 from gym_capture.cli.run import exit_status
-from gym_capture.cli.tables import MAX_NAMED, summary_view
+from gym_capture.cli.tables import MAX_NAMED, failed_table, summary_view
 from gym_capture.collect.summary import TOKEN_METRICS, FailedRollout, FinishedRollout, Progress, Summary
 from gym_capture.config import CaptureConfig, CollectConfig
 from gym_capture.storage.posix_files import PosixFiles
@@ -110,6 +114,27 @@ def test_a_directory_that_is_not_there_is_an_error_of_each_command(tmp_path: Pat
         assert "does not exist" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("encoding", "errors"), [("utf-8", "strict"), ("ascii", "strict"), ("utf-8", "surrogateescape")]
+)
+def test_what_a_stream_cannot_print_is_escaped(monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str) -> None:
+    failed = FailedRollout("0-0", "ValueError", "lone \ud800", 1)
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding, errors) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    with command(as_json=False, debug=False) as screen:
+        screen.out.print(failed_table([failed]))
+        screen.err.print(Text("lone \udcff"))
+        logging.getLogger("gym_capture").warning("also lone \ud801")
+    printed = {name: stream.buffer for name, stream in streams.items()}
+    for stream in streams.values():
+        stream.flush()
+    told = {name: buffer.getvalue().decode(encoding) for name, buffer in printed.items()}  # type: ignore[attr-defined]
+    assert "ValueError: lone \\ud800" in told["stdout"]
+    assert "lone \\udcff" in told["stderr"]
+    assert "also lone \\ud801" in told["stderr"]
+
+
 # -- a directory at rest ---------------------------------------------------------------------------------------------
 
 
@@ -166,18 +191,62 @@ def test_status_without_an_owner_says_what_the_directory_holds(captures: Path) -
     assert (found["owner"], found["rollouts"], found["outstanding"]) == ("none", 2, 1)
 
 
+@pytest.mark.parametrize("word", ["status", "verify", "stop"])
+def test_a_directory_is_given_as_an_argument_or_an_option(captures: Path, tmp_path: Path, word: str) -> None:
+    plain, option = invoke(word, captures, "--json"), invoke(word, "--dir", captures, "--json")
+    assert (plain.exit_code, option.exit_code) == (Exit.OK, Exit.OK)
+    assert json.loads(plain.stdout) == json.loads(option.stdout)
+    assert invoke(word, captures, "--dir", captures).exit_code == Exit.OK
+    both = invoke(word, captures, "--dir", tmp_path)
+    assert both.exit_code == Exit.USAGE
+    assert f"two directories are given, {captures} and {tmp_path}" in both.stderr
+
+
+def test_verify_without_a_directory_says_how_to_give_one() -> None:
+    ran = invoke("verify")
+    assert ran.exit_code == Exit.USAGE
+    assert "give it as DIR or --dir DIR" in ran.stderr
+
+
+@pytest.mark.parametrize("word", ["status", "stop"])
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [([], "has no live owner"), (["a", "b"], "has several live owners (a, b)")],
+)
+def test_without_a_directory_or_a_name_the_options_are_named(
+    monkeypatch: pytest.MonkeyPatch, word: str, there: list[str], said: str
+) -> None:
+    monkeypatch.delenv(api.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.delenv(api.NAME_VARIABLE, raising=False)
+    monkeypatch.setattr(owner_commands, "initialise_ray", lambda config: None)
+    monkeypatch.setattr(api, "ray_is_initialised", lambda: True)
+    monkeypatch.setattr(api, "named_actors", lambda namespace: there)
+    ran = invoke(word, "--namespace", "space")
+    assert ran.exit_code == Exit.ERROR
+    assert f"namespace space {said}" in ran.stderr
+    assert "give --dir or --name" in ran.stderr
+    assert "capture_dir" not in ran.stderr
+
+
+def test_the_directory_of_the_environment_needs_no_ray(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(api.DIRECTORY_VARIABLE, str(captures))
+    ran = invoke("status", "--json")
+    assert ran.exit_code == Exit.OK
+    assert json.loads(ran.stdout)["directory"] == str(captures)
+
+
 def test_version_names_what_it_stands_on() -> None:
     found = json.loads(invoke("version", "--json").stdout)
     assert found.keys() == {"gym-capture", "ray", "python"}
     assert f"gym-capture {found['gym-capture']}" in invoke("version").stdout
 
 
-@pytest.mark.parametrize("command", ["run", "status", "verify", "stop", "version"])
-def test_help_of_each_command_shows_how_to_call_it(command: str) -> None:
-    ran = invoke(command, "--help")
+@pytest.mark.parametrize("word", ["run", "status", "verify", "stop", "version"])
+def test_help_of_each_command_shows_how_to_call_it(word: str) -> None:
+    ran = invoke(word, "--help")
     assert ran.exit_code == 0
     assert "--json" in ran.stdout
-    assert command == "version" or f"gym-capture {command} " in ran.stdout
+    assert word == "version" or f"gym-capture {word} " in ran.stdout
 
 
 # -- what a run's end means ------------------------------------------------------------------------------------------
