@@ -100,7 +100,7 @@ class ClaimHandle:
             self._first_token_ms = (self._host.clock.monotonic() - self._started) * 1000.0
 
     def note(self, **fields: Any) -> None:
-        """Keep fields of the exchange (a request, a partial response) in case the call fails. Frozen at once."""
+        """Keep fields of the exchange (a request, a partial response) in case the call fails; payloads as of now."""
         self._fields.update(freeze_fields({**fields, "dialect": self._fields["dialect"]}))
 
     def complete(self, request: Any = None, response: Any = None, status_code: int | None = 200, **fields: Any) -> None:

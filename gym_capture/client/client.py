@@ -90,8 +90,11 @@ class CaptureClient:
 
         Raises:
             InvalidRolloutId: an id is not valid; nothing was cleared.
+            TypeError: one record or id instead of several; nothing was cleared.
             OwnerUnavailable: the owner is away; some may have been cleared, and clearing again is safe.
         """
+        if isinstance(records, str | Mapping):
+            raise TypeError(f"clear takes several records or ids: give a list, clear([{str(records)[:60]!r}])")
         ids = list(dict.fromkeys(found for record in records if (found := rollout_id_of(record)) is not None))
         request = self.host.entropy.bytes(16).hex()
         generations: dict[str, int] = {}

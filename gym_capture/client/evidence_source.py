@@ -12,6 +12,7 @@ from gym_capture.errors import ClientClosed, Fenced, GymCaptureError
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.messages import Merge, MergeReply, Quiesce
+from gym_capture.model.rollout_state import UNACCOUNTED
 from gym_capture.model.rows import CURRENT
 
 _LEAST_S = 1.0
@@ -80,7 +81,7 @@ class EvidenceSource:
         except (Fenced, ClientClosed):
             raise
         except GymCaptureError:
-            return await self._without_owner(rollout_id, generation, include_payloads)
+            return await self._without_owner(rollout_id, generation, include_payloads, issued)
         return gather_evidence(
             rollout_id,
             reply.records,
@@ -101,7 +102,9 @@ class EvidenceSource:
             found.update(await through_owner.read(rollout_id, generation, missing))
         return found
 
-    async def _without_owner(self, rollout_id: str, generation: int, include_payloads: bool) -> RolloutEvidence:
+    async def _without_owner(
+        self, rollout_id: str, generation: int, include_payloads: bool, issued: int
+    ) -> RolloutEvidence:
         evidence = None
         if self._evidence_reader is not None:
             token = None if generation == CURRENT else generation
@@ -109,6 +112,10 @@ class EvidenceSource:
                 self._evidence_reader.read_evidence(rollout_id, token, include_payloads)
             )
         if evidence is None:
-            return RolloutEvidence(rollout_id, [], unreadable=True)
+            evidence = RolloutEvidence(rollout_id, [])
         evidence.unreadable = True
+        missing = evidence.incomplete or {}
+        known = len(evidence.records) + evidence.damaged + evidence.outstanding + sum(missing.values())
+        if issued > known:
+            evidence.incomplete = {**missing, UNACCOUNTED: issued - known}
         return evidence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-
 MOST_ISSUED = 2**53
 """No caller counts more calls than that; it is what every JSON reader can hold."""
 

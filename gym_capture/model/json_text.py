@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ import msgspec
 from gym_capture.errors import InvalidExchange
 
 _BYTES = (bytes, bytearray, memoryview)
+_HUGE_BITS = 14_000
+"""Fewer bits than 4,300 digits have, which is where Python refuses to convert integers."""
 _CONVERSIONS = ("model_dump", "to_dict", "tolist", "item")
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 
@@ -74,6 +78,11 @@ def to_json(value: Any) -> JsonText:
 def _to_json_slowly(value: Any) -> JsonText:
     copier = _Copier()
     plain = copier.copy(value)
+    if copier.huge:
+        text = json.dumps(plain, separators=(",", ":")).encode("ascii")
+        for stand_in, digits in copier.huge.items():
+            text = text.replace(b'"%s"' % stand_in.encode("ascii"), digits)
+        return JsonText(text, True, True, _parse_nonstandard(text))
     try:
         text = msgspec.json.encode(plain)
         again = msgspec.json.decode(text)
@@ -91,9 +100,12 @@ class _Copier:
 
     def __init__(self) -> None:
         self.converted = False
+        self.huge: dict[str, bytes] = {}
 
     def copy(self, value: Any) -> Any:
         kind = type(value)
+        if kind is int and value.bit_length() > _HUGE_BITS:
+            return self._huge_integer(value)
         if value is None or kind in (str, int, float, bool):
             return value
         if kind is dict:
@@ -116,6 +128,12 @@ class _Copier:
         if isinstance(value, list | tuple | set | frozenset):
             return [self.copy(item) for item in value]
         return self._object(value)
+
+    def _huge_integer(self, value: int) -> str:
+        """A stand-in for an integer that the interpreter refuses to write; `Decimal` does write it."""
+        stand_in = f"integer-{secrets.token_hex(16)}"
+        self.huge[stand_in] = format(Decimal(value), "f").encode("ascii")
+        return stand_in
 
     def _mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         plain: dict[str, Any] = {}

@@ -221,12 +221,22 @@ def test_bad_arguments_raise_where_the_claim_is_made(fields: dict[str, Any]) -> 
     run_virtual(scenario())
 
 
+def test_a_generation_given_to_a_claim_is_refused_for_it_would_fence_nothing() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            with pytest.raises(TypeError, match="give it to the handle"):
+                made.client.rollout("r1").claim(dialect="chat", generation=3)
+
+    run_virtual(scenario())
+
+
 def test_a_reason_that_the_owner_would_refuse_is_the_callers_bug() -> None:
     async def scenario() -> None:
         async with harness() as made:
             async with made.client.rollout("r1").claim(dialect="chat") as call:
-                with pytest.raises(ValueError, match="reason"):
-                    call.release("no spaces, please")
+                for reason in ("no spaces, please", "lost", "damaged", "unaccounted"):
+                    with pytest.raises(ValueError, match="reason"):
+                        call.release(reason)
             assert made.owner.ledger.outstanding == 0
 
     run_virtual(scenario())

@@ -281,6 +281,43 @@ def test_merge_without_its_owner_takes_what_the_directory_holds() -> None:
             assert [call["model_call_id"] for call in capture["calls"]] == ["a"]
             assert capture["gaps"] == [{"code": "model_call_capture_unreadable"}]
             assert directory.asked == [("r1", 4, False)]
+            counted = await client.merge({"_ng_rollout_id": "r1"}, issued=4, timeout_s=1.0)
+            assert counted["ng_model_call_capture"]["gaps"] == [
+                {"code": "model_call_capture_unreadable"},
+                {"code": "model_call_capture_incomplete", "detail": "unaccounted=3"},
+            ]
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("issued", [1.5, "a", True, float("nan"), -1, 2**70])
+def test_a_count_that_is_none_is_the_callers_error_and_costs_nobody_else(issued: Any) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            with pytest.raises(ValueError, match="count of calls"):
+                await made.client.merge({"_ng_rollout_id": "r1"}, issued=issued)
+            assert await made.client.record("r1", exchange("a")) == 0
+            assert made.client.host.core_stats()["connects"] == 1
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("timeout_s", ["abc", -1, float("nan"), float("inf"), 10**400, True])
+def test_a_time_that_is_none_is_the_callers_error(timeout_s: Any) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            with pytest.raises(ValueError, match="number of seconds"):
+                await made.client.quiesce("r1", timeout_s=timeout_s)
+
+    run_virtual(scenario())
+
+
+def test_clear_refuses_a_single_id_for_its_letters_would_be_ids() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            for one in ("12", {"_ng_task_index": 1, "_ng_rollout_index": 2}):
+                with pytest.raises(TypeError, match="give a list"):
+                    await made.client.clear(one)
 
     run_virtual(scenario())
 
