@@ -58,6 +58,7 @@ def launch(
     Raises:
         ConfigError: Ray is not initialised, or the settings cannot work.
         CaptureDirectoryError: the directory cannot be made, or cannot be used where the actor runs.
+        MissingRunMarker: the directory has a log whose `RUN` file was lost; nothing was written.
         NameTaken, SettingsDiffer, DirectoryHeld: see their classes; nothing was changed.
         OwnerUnavailable: no owner answered within `timeout_s`.
     """
@@ -150,7 +151,8 @@ def _try_launch(
             ) from error
         raise OwnerUnavailable(
             f"actor {spec.name} (namespace {spec.namespace}) was there before and does not answer: the node that it "
-            "runs on may be frozen. Nothing was changed; see `ray list actors`, or start with takeover=True."
+            "runs on may be frozen. Nothing was changed; see `ray list actors`, or start with takeover=True.",
+            frozen=True,
         ) from error
     created = ready.start == spec.start
     same_run = ready.run == spec.run and os.path.realpath(ready.directory) == os.path.realpath(spec.directory)

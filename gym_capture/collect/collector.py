@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gym_capture.collect.attempt import Attempt
+from gym_capture.collect.binding import bind_output, check_output, holds_no_log
 from gym_capture.collect.dispatch import Dispatcher
 from gym_capture.collect.jsonl_file import DurableLines
 from gym_capture.collect.pool import WorkerPool
@@ -73,6 +74,8 @@ async def collect(
     paths = _checked(config)
     spec = InputSpec(paths.input, config.collect.repeats, config.collect.limit)
     keys = scan_rows(spec)
+    if config.observability_enabled:
+        check_output(config.directory, paths.output)
     async with AsyncExitStack() as stack:
         resume = Resume()
         output = DurableLines(paths.output, resume.read_finished)
@@ -90,7 +93,7 @@ async def collect(
         summary.earlier = len(summary.finished)
         progress.rollouts, progress.earlier = len(keys), summary.earlier
         progress.with_gaps = len(summary.incomplete)
-        _tell_what_is_there(paths, keys, resume)
+        _tell_what_is_there(paths, keys, resume, summary.capture_dir)
         if summary.earlier == len(keys):
             return summary
         attempts = _attempts(spec, resume, config.collect.retries)
@@ -114,6 +117,8 @@ async def _dispatch(
 
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(open_run(config, paths.rollout))
+        if config.observability_enabled:
+            bind_output(config.directory, paths.output)
         if on_started is not None:
             on_started()
         pool = WorkerPool(run.start_worker, config.collect.workers, config.collect.concurrency)
@@ -197,10 +202,12 @@ def _attempts(spec: InputSpec, resume: Resume, retries: int) -> Iterator[Attempt
             yield attempt
 
 
-def _tell_what_is_there(paths: RunPaths, keys: dict[str, int], resume: Resume) -> None:
+def _tell_what_is_there(paths: RunPaths, keys: dict[str, int], resume: Resume, capture_dir: Path | None) -> None:
     there = sum(1 for key in resume.finished if key in keys)
     if there:
         logger.info("%s: %d of %d rollouts are finished already and are skipped", paths.output, there, len(keys))
+        if capture_dir is not None and holds_no_log(capture_dir):
+            logger.warning("%s is new: the captures of rollouts finished earlier are not in it", capture_dir)
     others = len(resume.finished) - there
     if others:
         logger.warning("%s also holds %d rollouts that are not in %s", paths.output, others, paths.input)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ray
@@ -17,7 +18,8 @@ from gym_capture.actor.naming import default_actor_name
 from gym_capture.collect.ray_worker import RayWorker, ray_workers
 from gym_capture.collect.worker import WorkerSpec
 from gym_capture.config import CaptureConfig
-from gym_capture.errors import DirectoryHeld, GymCaptureError
+from gym_capture.directory.locate import owner_of
+from gym_capture.errors import DirectoryHeld, GymCaptureError, OwnerUnavailable
 from gym_capture.reach.locators import named_actors
 
 if TYPE_CHECKING:
@@ -59,15 +61,47 @@ async def open_run(config: CaptureConfig, rollout: str) -> AsyncIterator[OpenRun
 
 
 def _start(config: CaptureConfig) -> CaptureClient:
-    """The owner's client. An embedded Ray that was killed with its driver may take a moment to die, its owner too."""
-    deadline = time.monotonic() + (EMBEDDED_DIES_WITHIN_S if config.ray.address == "local" else 0.0)
+    """The owner's client. An embedded Ray that was killed with its driver may take a moment to die, its owner too.
+
+    Raises:
+        DirectoryHeld: a live owner has it, and still has once the wait is over.
+    """
+    patience_s = EMBEDDED_DIES_WITHIN_S if config.ray.address == "local" else 0.0
+    deadline = time.monotonic() + patience_s
+    told = False
     while True:
         try:
             return api.start(config)
         except DirectoryHeld as error:
+            held = f"{config.directory} is held by a live owner ({_who(config.directory)})"
             if time.monotonic() >= deadline:
+                raise DirectoryHeld(
+                    f"{held}. Nothing was changed; wait until its run ends, end it with `gym-capture stop "
+                    f"{config.directory}`, or give another model_call_capture_dir.",
+                    **error.fields,
+                ) from error
+            if not told:
+                logger.warning("%s; waiting up to %g s in case its run was killed", held, patience_s)
+                told = True
+        except OwnerUnavailable as error:
+            if not error.fields.get("frozen"):
                 raise
-            logger.warning("waiting for the owner of a run that was killed: %s", error)
+            raise OwnerUnavailable(
+                f"the owner of {config.directory} ({_who(config.directory)}) does not answer: the node that it runs on "
+                "may be frozen. Nothing was changed; see `ray list actors`, and run again once it answers or is gone.",
+                **error.fields,
+            ) from error
+
+
+def _who(directory: Path) -> str:
+    """The owner's process and node, as the directory names them."""
+    try:
+        owner = owner_of(directory)
+    except GymCaptureError:
+        owner = None
+    if owner is None:
+        return "unknown"
+    return f"pid {owner.identity.pid}, node {owner.identity.node or 'unknown'}"
 
 
 def _owner_name(config: CaptureConfig) -> str:

@@ -15,6 +15,9 @@ RUN = "RUN"
 OWNER = "OWNER"
 """Says who owns the directory; JSON, replaced at a takeover."""
 
+COLLECT = "collect.json"
+"""Which output the collector writes for these captures; JSON. Nobody else reads it."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
