@@ -323,23 +323,22 @@ class ClientCore:
     def _heard(self, messages: list[Message]) -> None:
         for head, body in messages:
             message: FromOwner = decode_from_owner(head)
-            kind = type(message)
-            if kind is Welcome:
-                self._welcomed(message)  # type: ignore[arg-type]
-            elif kind is Refused:
-                raise from_wire(message.code, message.message)  # type: ignore[union-attr]
+            if type(message) is Welcome:
+                self._welcomed(message)
+            elif type(message) is Refused:
+                raise from_wire(message.code, message.message)
             elif not self.presence.ready:
                 raise ProtocolError("the owner answered before it said welcome")
-            elif kind is Answers:
+            elif type(message) is Answers:
                 self.presence.works()
-                self._answered(message)  # type: ignore[arg-type]
-            elif kind is Reply:
+                self._answered(message)
+            elif type(message) is Reply:
                 self.presence.works()
-                self.requests.replied(message.number, message.value, body)  # type: ignore[union-attr]
-            elif kind is Failure:
-                self.requests.failed(message.number, message.code, message.message)  # type: ignore[union-attr]
-            elif kind is BeatReply:
-                self._beaten(message)  # type: ignore[arg-type]
+                self.requests.replied(message.number, message.value, body)
+            elif type(message) is Failure:
+                self.requests.failed(message.number, message.code, message.message)
+            elif type(message) is BeatReply:
+                self._beaten(message)
 
     def _welcomed(self, welcome: Welcome) -> None:
         if self.run_id and welcome.run != self.run_id:
