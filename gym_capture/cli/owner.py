@@ -11,6 +11,7 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.config import RayConfig
 from gym_capture.directory.locate import Liveness, liveness
 from gym_capture.errors import OwnerNotFound
+from gym_capture.storage.owner_file import last_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.store import CaptureStore
@@ -19,7 +20,7 @@ ANSWER_S = 10.0
 
 
 def status_of_owner(directory: Path | None, name: str | None, namespace: str, address: str) -> dict[str, Any]:
-    """What a live owner says of itself; of a directory at rest, what it holds.
+    """What a live owner says of itself; of a directory at rest, how its last owner ended and what it holds.
 
     Raises:
         MissingRunMarker: the directory is no capture directory.
@@ -85,8 +86,10 @@ def _or_of_the_environment(directory: Path | None, name: str | None) -> Path | N
 def _at_rest(directory: Path) -> dict[str, Any]:
     store = CaptureStore(directory)
     rollouts = store.rollout_ids()
+    last = last_owner(PosixFiles(directory))
     return {
         "owner": "none",
+        "last_owner": None if last is None else last._asdict(),
         "directory": store.directory,
         "rollouts": len(rollouts),
         "incomplete_rollouts": sum(1 for each in rollouts if store.is_incomplete(each)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gym_capture.model.gaps import incomplete_detail
+from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.recovery_report import Place
 from gym_capture.storage.store import CaptureStore
 
@@ -41,6 +42,10 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         for part in report.broken
     ]
     damage += [{"what": "calls", "rollout_id": name, "count": count} for name, count in report.holes.items()]
+    damage += [
+        {"what": "lines", "rollout_id": name, "file": nemo_gym_file(name), "count": count}
+        for name, count in report.lines.items()
+    ]
     damage += [{"what": "rows that may concern", "rollout_id": name} for name in sorted(log.affected)]
     return {
         "directory": store.directory,

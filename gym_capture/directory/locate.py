@@ -11,9 +11,7 @@ from pathlib import Path
 
 from gym_capture.errors import OwnerNotFound, OwnerUnavailable
 from gym_capture.model.endpoint import Endpoint
-from gym_capture.storage import names
-from gym_capture.storage.files import Files
-from gym_capture.storage.owner_file import STOPPED, OwnerInfo, owner_state, read_owner, read_token
+from gym_capture.storage.owner_file import OwnerInfo, beat_of, is_stopped, owner_state, read_owner, read_token
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_marker import read_run
 
@@ -46,7 +44,7 @@ def owner_of(directory: str | Path) -> OwnerInfo | None:
     files = PosixFiles(directory)
     read_run(files)
     owner = read_owner(files)
-    return None if owner is None or _beat(files, owner.epoch) == STOPPED else owner
+    return None if owner is None or is_stopped(beat_of(files, owner.epoch)) else owner
 
 
 def endpoint_of(directory: str | Path) -> Endpoint:
@@ -59,7 +57,7 @@ def endpoint_of(directory: str | Path) -> Endpoint:
     """
     files = PosixFiles(directory)
     owner = read_owner(files)
-    if owner is None or _beat(files, owner.epoch) == STOPPED:
+    if owner is None or is_stopped(beat_of(files, owner.epoch)):
         raise OwnerNotFound(
             f"{files.directory} has no live owner ({'nobody ever owned it' if owner is None else 'it was stopped'}). "
             "What it holds can be read with CaptureStore; start() an owner to write to it.",
@@ -94,8 +92,8 @@ def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.slee
         owner = read_owner(files)
         if owner is None:
             return Liveness.AT_REST
-        seen = (owner.epoch, _beat(files, owner.epoch))
-        if seen[1] == STOPPED:
+        seen = (owner.epoch, beat_of(files, owner.epoch))
+        if is_stopped(seen[1]):
             return Liveness.AT_REST
         with _dead_lock:
             if _dead.get(files.directory) == seen:
@@ -110,13 +108,6 @@ def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.slee
                 _dead[files.directory] = seen
             return Liveness.AT_REST
         # Another epoch began while the old one was watched: look at that one.
-
-
-def _beat(files: Files, epoch: int) -> bytes | None:
-    try:
-        return files.read(names.beat_file(epoch))
-    except FileNotFoundError:
-        return None
 
 
 def _accepts(owner: OwnerInfo) -> bool:

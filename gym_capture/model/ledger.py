@@ -133,7 +133,7 @@ class Ledger(LedgerFold):
     def view(self, rollout_id: str) -> RolloutView:
         """A snapshot of one rollout; an unknown one is empty."""
         rollout = self.rollouts.get(rollout_id)
-        return rollout.view() if rollout else RolloutView(rollout_id, 0, [], 0, None, 0)
+        return (rollout or self._unknown(rollout_id)).view()
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -208,11 +208,16 @@ class Ledger(LedgerFold):
         self.last_sequence = max(self.last_sequence, head.sequence)
         self.durable(self.last_sequence)
 
-    def replay_damage(self, rollout_ids: Iterable[str]) -> None:
-        """A head of the log is unreadable: these rollouts may have lost rows in it."""
+    def replay_damage(self, rollout_ids: Iterable[str], *, others: bool = False) -> None:
+        """A head of the log is unreadable: these rollouts may have lost rows in it.
+
+        Args:
+            others: so may every rollout that is not known yet; it begins as damaged, until it is cleared.
+        """
         self._damages += 1
         for rollout_id in rollout_ids:
             self.rollout(rollout_id).add_reason(DAMAGED)
+        self.others_damaged |= others
 
     # -- deciding -----------------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class LedgerFold:
         self._closing = 0
         self._closings: deque[tuple[int, RolloutState]] = deque()
         self._late = 0
+        # An end of the log is gone: of a rollout that is not known, nobody can say that it had nothing in it.
+        self.others_damaged = False
 
     # -- what is outstanding ------------------------------------------------------------------------------------
 
@@ -128,7 +130,13 @@ class LedgerFold:
         """The state of one rollout, made when it is new."""
         rollout = self.rollouts.get(rollout_id)
         if rollout is None:
-            rollout = self.rollouts[rollout_id] = RolloutState(rollout_id)
+            rollout = self.rollouts[rollout_id] = self._unknown(rollout_id)
+        return rollout
+
+    def _unknown(self, rollout_id: str) -> RolloutState:
+        rollout = RolloutState(rollout_id)
+        if self.others_damaged:
+            rollout.add_reason(DAMAGED)
         return rollout
 
     # -- applying -----------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ class OwnedLog:
         self.ownership.beat()
 
     def close(self) -> None:
-        """End cleanly: seal the log, then say so. Nothing may be under way."""
+        """End cleanly: seal the log, then say so and where it ended. Nothing may be under way."""
         self.writer.close()
-        self.ownership.release()
+        self.ownership.release(self.writer.segment.number, self.writer.position)
 
     def abandon(self) -> None:
         """Write nothing more."""

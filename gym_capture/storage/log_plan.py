@@ -2,7 +2,8 @@
 
 A cut of an epoch ends it: what lies at or beyond its offset, and every later segment of that epoch, is not part of
 the log, whenever it was written. Each epoch's opening frame (and each further segment's first frame) repeats all cuts
-known so far; where two epochs disagree the later one is right.
+known so far; where two epochs disagree the later one is right. A clean stop's note says where its epoch
+ended, so that the loss of that end does not look like a log that never was longer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_reader import Damage, read_frames, segment_source
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.owner_file import LogEnd, beat_of, end_of_log
 
 _PEEK_BYTES = 4096
 
@@ -28,12 +30,14 @@ class LogPlan:
         sizes: every segment and its bytes now, in log order.
         cuts: by epoch.
         seals: how long finished segments are.
+        ends: where cleanly stopped epochs ended, as their owners noted it; their last segments count as sealed.
     """
 
     epochs: list[int]
     sizes: dict[SegmentName, int]
     cuts: dict[int, CutRow] = field(default_factory=dict)
     seals: dict[SegmentName, int] = field(default_factory=dict)
+    ends: dict[int, LogEnd] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -44,7 +48,8 @@ class LogPlan:
         """The segments that an epoch should have, as far as they count."""
         cut = self.cuts.get(epoch)
         if cut is None:
-            return range(max((name.number for name in self.sizes if name.epoch == epoch), default=-1) + 1)
+            known = [name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch]
+            return range(max(known, default=-1) + 1)
         return range(cut.segment + (cut.offset > SEGMENT_HEAD_BYTES))
 
     def end(self, name: SegmentName) -> int:
@@ -78,9 +83,15 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         known: an earlier plan of the same directory; what cannot have changed since is not read again.
     """
     listed = files.names()
-    segments = [name for name in names.segments_in(listed) if below_epoch is None or name.epoch < below_epoch]
     epochs = [epoch for epoch in names.epochs_in(listed) if below_epoch is None or epoch < below_epoch]
-    if known is None or not known.settled or known.epochs != epochs:
+    if known is not None and not (known.settled and known.epochs == epochs):
+        known = None
+    ends = _noted_ends(files, epochs if known is None else [each for each in epochs[-1:] if each not in known.ends])
+    if ends:
+        listed = files.names()  # a note is true of what is looked up after it was read
+    counted = set(epochs)
+    segments = [name for name in names.segments_in(listed) if name.epoch in counted]
+    if known is None:
         plan = LogPlan(epochs, {name: files.size(name.file) for name in segments})
         fresh = segments
     else:
@@ -88,13 +99,28 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         sizes = {
             name: files.size(name.file) for name in segments if name.epoch == epochs[-1] and name not in known.seals
         }
-        plan = LogPlan(epochs, {**known.sizes, **sizes}, dict(known.cuts), dict(known.seals))
+        plan = LogPlan(epochs, {**known.sizes, **sizes}, dict(known.cuts), dict(known.seals), dict(known.ends))
         fresh = [name for name, size in sizes.items() if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
         for name in [name for name in fresh if name.epoch == epoch]:
             _collect(files, plan, name)
+    for epoch, end in ends.items():
+        _take_note(plan, epoch, end)
     return plan
+
+
+def _noted_ends(files: Files, epochs: list[int]) -> dict[int, LogEnd]:
+    return {epoch: end for epoch in epochs if (end := end_of_log(beat_of(files, epoch))) is not None}
+
+
+def _take_note(plan: LogPlan, epoch: int, end: LogEnd) -> None:
+    held = max((LogEnd(name.number, size) for name, size in plan.sizes.items() if name.epoch == epoch), default=end)
+    if held > end:
+        return  # a longer log than the note's did not end there
+    plan.ends[epoch] = end
+    if end.length:
+        plan.seals[SegmentName(epoch, end.segment)] = end.length
 
 
 def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:

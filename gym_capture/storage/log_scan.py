@@ -22,15 +22,23 @@ class LogFold(Protocol):
     def replay(self, head: FrameHead, rows: Sequence[Row], ref: FrameRef) -> None:
         """Apply one frame."""
 
-    def replay_damage(self, rollout_ids: Iterable[str]) -> None:
-        """Heads were damaged; these rollouts may have lost rows in them. At most once a segment for each."""
+    def replay_damage(self, rollout_ids: Iterable[str], *, others: bool = False) -> None:
+        """Heads were damaged; these rollouts may have lost rows in them. At most once a segment for each.
+
+        Args:
+            others: so may any rollout that comes later and nothing was known of: the end of an epoch's log is gone.
+        """
 
 
 class DamagedHeads(NamedTuple):
-    """A segment has damaged heads; `rollouts` have rows in it (with the highest generation seen there)."""
+    """A segment has damaged heads; `rollouts` have rows in it (with the highest generation seen there).
+
+    `others`: the end of the epoch's log is gone, and `rollouts` are all that are known. Others may have had rows in it.
+    """
 
     segment: SegmentName
     rollouts: dict[str, int]
+    others: bool = False
 
 
 class _SegmentPass:
@@ -48,6 +56,7 @@ class _SegmentPass:
         self.tears: list[Place] = []
         self.damaged = False
         self.short = False
+        self.lost_end = False
 
 
 class LogScan:
@@ -92,6 +101,7 @@ class LogScan:
         self.report.cuts = [self.plan.cuts[epoch] for epoch in sorted(self.plan.cuts)]
         self.report.ignored_bytes = self.plan.ignored_bytes()
         for epoch in self.plan.epochs:
+            self._orphaned = None
             for number in self.plan.numbers(epoch):
                 name = SegmentName(epoch, number)
                 if name in self.plan.sizes:
@@ -121,11 +131,12 @@ class LogScan:
             done.short = True
             self.report.damages.append(Place(name, size, done.at - size))
         if self._judge(done, read_at):
-            fresh = {rollout: found for rollout, found in done.rollouts.items() if rollout not in done.marked}
+            concerned = self._known_rollouts() if done.lost_end else done.rollouts
+            fresh = {rollout: found for rollout, found in concerned.items() if rollout not in done.marked}
             done.marked.update(fresh)
             self.report.affected.update(fresh)
-            if fresh:
-                yield DamagedHeads(name, fresh)
+            if fresh or done.lost_end:
+                yield DamagedHeads(name, fresh, done.lost_end)
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
@@ -182,7 +193,7 @@ class LogScan:
                     continue
                 self.seen.add(head.epoch, head.sequence)
             yield item
-        self._judge_end(done, waiting, end)
+        self._judge_end(done, waiting, end, read_at)
 
     def _note_rows(self, done: _SegmentPass, rows: list[Row]) -> None:
         note_rollouts(done.rollouts, rows)
@@ -190,7 +201,7 @@ class LogScan:
             if type(row) is SealRow and (row.epoch, row.segment) == done.name:
                 done.sealed_to = row.length
 
-    def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int) -> None:
+    def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int, read_at: ReadAt) -> None:
         """What is invalid up to the end: torn where the end is open, damage where all of it had been synced."""
         for place in done.tears:
             self.report.tears.remove(place)
@@ -202,6 +213,9 @@ class LogScan:
                 done.at = end
                 done.short = True
                 done.unjudged.append((damage, -1))
+                done.lost_end = self._is_last(done.name) and (
+                    self.plan.sizes[done.name] < end or never_written(read_at, damage)
+                )
         self.report.tears += done.tears
 
     def _judge(self, done: _SegmentPass, read_at: ReadAt) -> bool:
@@ -226,12 +240,26 @@ class LogScan:
     def _missing(self, name: SegmentName) -> Iterator[DamagedHeads]:
         self._passes[name] = _SegmentPass(name)
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
+        last = self._is_last(name)
         before = self._passes.get(SegmentName(name.epoch, name.number - 1))
-        rollouts = dict(before.rollouts) if before is not None else {}
-        self._orphaned = rollouts
+        if last:
+            rollouts = self._known_rollouts()
+        else:
+            rollouts = dict(before.rollouts) if before is not None else {}
+            self._orphaned = rollouts
         self.report.affected.update(rollouts)
-        if rollouts:
-            yield DamagedHeads(name, rollouts)
+        if rollouts or last:
+            yield DamagedHeads(name, rollouts, last)
+
+    def _is_last(self, name: SegmentName) -> bool:
+        return name.number == self.plan.numbers(name.epoch)[-1]
+
+    def _known_rollouts(self) -> dict[str, int]:
+        known: dict[str, int] = {}
+        for done in self._passes.values():
+            for rollout, generation in done.rollouts.items():
+                known[rollout] = max(generation, known.get(rollout, 0))
+        return known
 
 
 def note_rollouts(rollouts: dict[str, int], rows: Iterable[Row]) -> None:
@@ -248,7 +276,7 @@ def replay_log(scan: LogScan, fold: LogFold) -> None:
     """Replay what a scan (still) has to read."""
     for item in scan:
         if isinstance(item, DamagedHeads):
-            fold.replay_damage(item.rollouts)
+            fold.replay_damage(item.rollouts, others=item.others)
         else:
             fold.replay(item.head, item.rows, item.ref)
 

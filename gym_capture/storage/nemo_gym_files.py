@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from gym_capture.model.rollout_state import RolloutState
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.nemo_gym import read_nemo_gym_lines
+
+
+def log_knows(state: RolloutState | None) -> bool:
+    """Whether the log knows a rollout, so that it alone counts and not what lies beside it.
+
+    A merge alone is no knowledge: it may have been of what lies beside the log.
+    """
+    return state is not None and bool(state.generation or state.next_index or state.open or state.reasons)
 
 
 class NemoGymFiles:

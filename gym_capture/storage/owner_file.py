@@ -1,14 +1,16 @@
-"""`OWNER` and the beat: who owns a capture directory, and whether it still moves."""
+"""`OWNER` and the beat: who owns a capture directory, whether it still moves, and where a clean stop ended the log."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from gym_capture.errors import CaptureDirectoryError
+from gym_capture.model.codec import checksum
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
 
@@ -21,8 +23,19 @@ BEAT_S = 2.0
 WATCHED_BEATS = 2.5
 """For how many beats another owner is watched before its beat counts as standing still."""
 
-STOPPED = b"stopped             \n"
+_STOPPED = b"stopped"
+_STOP_NOTE = re.compile(rb"(stopped ([0-9]{10}) ([0-9]{20})) ([0-9a-f]{8})\n")
 _LOOKS_PER_BEAT = 2
+
+
+class LogEnd(NamedTuple):
+    """Where an epoch's log ended at a clean stop: the number of its last segment and that one's bytes, seal included.
+
+    An epoch that wrote nothing has 0 bytes.
+    """
+
+    segment: int
+    length: int
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -93,24 +106,44 @@ def read_token(files: Files, epoch: int) -> str:
     return files.read(names.token_file(epoch)).decode("ascii")
 
 
-def _beat_of(files: Files, epoch: int) -> bytes | None:
+def beat_of(files: Files, epoch: int) -> bytes | None:
+    """The beat of an epoch's owner; None when it has none (yet)."""
     try:
         return files.read(names.beat_file(epoch))
     except FileNotFoundError:
         return None
 
 
+def stop_note(end: LogEnd) -> bytes:
+    """What a clean stop leaves in place of the beat: that it was one, and where the log ended."""
+    said = b"stopped %010d %020d" % end
+    return said + b" %08x\n" % checksum(said)
+
+
+def is_stopped(beat: bytes | None) -> bool:
+    """Whether a beat is the note of a clean stop (also one that does not say where the log ended)."""
+    return beat is not None and beat.startswith(_STOPPED)
+
+
+def end_of_log(beat: bytes | None) -> LogEnd | None:
+    """Where the log of a cleanly stopped epoch ended; None when the beat does not say, or is damaged."""
+    match = _STOP_NOTE.fullmatch(beat or b"")
+    if match is None or int(match[4], 16) != checksum(match[1]):
+        return None
+    return LogEnd(int(match[2]), int(match[3]))
+
+
 def moving_epoch(files: Files, epochs: list[int], wait: Wait, watch_s: float) -> int | None:
     """The highest of these epochs whose beat changes while it is watched; returns as soon as one does."""
-    first = {epoch: _beat_of(files, epoch) for epoch in epochs}
-    if not epochs or all(beat == STOPPED for beat in first.values()):
+    first = {epoch: beat_of(files, epoch) for epoch in epochs}
+    if not epochs or all(map(is_stopped, first.values())):
         return None
     looks = int(WATCHED_BEATS * _LOOKS_PER_BEAT)
     for _ in range(looks):
         wait(watch_s / looks)
         for epoch in reversed(epochs):
-            beat = _beat_of(files, epoch)
-            if beat not in (first[epoch], STOPPED):
+            beat = beat_of(files, epoch)
+            if beat != first[epoch] and not is_stopped(beat):
                 return epoch
     return None
 
@@ -130,3 +163,22 @@ def owner_state(
     epochs = [epoch for epoch in names.epochs_in(files.names()) if epoch >= owner.epoch]
     moving = moving_epoch(files, epochs or [owner.epoch], wait, WATCHED_BEATS * beat_s)
     return "stopped" if moving is None else "maybe-live"
+
+
+class LastOwner(NamedTuple):
+    """Who had a directory that is at rest: the epoch, and whether that owner `stopped` cleanly or `died`."""
+
+    epoch: int
+    ended: Literal["stopped", "died"]
+
+
+def last_owner(files: Files) -> LastOwner | None:
+    """How the last owner of a directory at rest ended; None when nobody ever owned it.
+
+    Raises:
+        CaptureDirectoryError: `OWNER` cannot be read as one.
+    """
+    owner = read_owner(files)
+    if owner is None:
+        return None
+    return LastOwner(owner.epoch, "stopped" if is_stopped(beat_of(files, owner.epoch)) else "died")

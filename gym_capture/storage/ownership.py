@@ -21,15 +21,16 @@ from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import (
     BEAT_S,
-    STOPPED,
     WATCHED_BEATS,
     Endpoint,
+    LogEnd,
     OwnerIdentity,
     OwnerInfo,
     Wait,
     moving_epoch,
     parse_owner,
     read_owner,
+    stop_note,
 )
 from gym_capture.storage.run_marker import read_run
 
@@ -144,9 +145,17 @@ class Ownership:
         self.endpoint = endpoint
         self._replace_owner()
 
-    def release(self) -> None:
-        """End cleanly: whoever comes next need not watch the beat. Stop the beating first."""
-        self._files.replace(names.beat_file(self.epoch), STOPPED, fault_points.STOP)
+    def release(self, segment_number: int, length: int) -> None:
+        """End cleanly: whoever comes next need not watch the beat, and knows if the log's end was lost since.
+
+        Stop the beating first, and sync and close the log: of what is named here, everything has to be on disk.
+
+        Args:
+            segment_number: the last segment of this epoch.
+            length: its bytes; 0 when this epoch wrote none.
+        """
+        note = stop_note(LogEnd(segment_number, length))
+        self._files.replace(names.beat_file(self.epoch), note, fault_points.STOP)
 
     def _replace_owner(self) -> None:
         info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint)

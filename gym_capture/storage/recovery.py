@@ -6,6 +6,9 @@ own first segment and syncs, (3) writes its opening frame with the cut of the ea
 syncs. From then on nobody reads what the earlier owner has or still puts there. A crash in between leaves the earlier
 epoch uncut; the next owner does it all again and drops the copies it finds twice.
 
+An owner that stopped cleanly left a note of where its log ended. All of that is on disk, so nothing is copied and the
+cut stands at that very end: what is missing before it was lost since, and is damage to every later reader.
+
 `docs/decisions/0003-ownership-and-cuts.md` says why this order and no other.
 """
 
@@ -92,7 +95,10 @@ def recover(
 
 
 def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
-    """The last group of an uncut epoch: in its last segment that has a frame at all."""
+    """The last group of an uncut epoch: in its last segment that has a frame at all. None after a clean stop."""
+    noted = plan.ends.get(epoch)
+    if noted is not None:
+        return _Tail(CutRow(epoch, noted.segment, noted.length))
     torn: list[Place] = []
     tail = _Tail(CutRow(epoch, 0, 0))
     for number in reversed(plan.numbers(epoch)):

@@ -6,10 +6,11 @@ import uuid
 
 import msgspec
 
-from gym_capture.errors import CaptureDirectoryError, FormatError, MissingRunMarker
-from gym_capture.model.codec import FORMAT_VERSION
+from gym_capture.errors import CaptureDirectoryError, DamagedLog, FormatError, MissingRunMarker
+from gym_capture.model.codec import FORMAT_VERSION, SEGMENT_HEAD_BYTES, SegmentHead, parse_segment_head
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
+from gym_capture.storage.names import SegmentName
 
 
 class _RunMarker(msgspec.Struct, frozen=True):
@@ -21,13 +22,18 @@ def create_or_adopt_run(files: Files) -> uuid.UUID:
     """The run of this directory; makes the directory one run's when it has no marker yet.
 
     Raises:
+        MissingRunMarker: there is a log or an owner's file, and the marker is gone; nothing was written.
         CaptureDirectoryError: the directory cannot be written, or the marker cannot be read.
         FormatError: the directory was written by another version.
     """
     try:
         return read_run(files)
     except MissingRunMarker:
-        pass
+        listed = files.names()
+        if names.RUN in listed:
+            return read_run(files)  # another start made it just now
+        if names.epochs_in(listed):
+            raise _marker_lost(files, listed) from None
     run = uuid.uuid4()
     try:
         files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
@@ -40,6 +46,30 @@ def create_or_adopt_run(files: Files) -> uuid.UUID:
             directory=files.directory,
         ) from error
     return run
+
+
+def _marker_lost(files: Files, listed: list[str]) -> MissingRunMarker:
+    runs = sorted({uuid.UUID(bytes=head.run).hex for name in names.segments_in(listed) if (head := _head(files, name))})
+    if len(runs) == 1:
+        content = msgspec.json.encode(_RunMarker(runs[0], FORMAT_VERSION)).decode("ascii")
+        remedy = f"Their headers name run {runs[0]}: restore {names.RUN} with the content {content}"
+    elif runs:
+        remedy = f"The segments' headers name several runs ({', '.join(runs)}): part them"
+    else:
+        remedy = f"No segment's header can be read, so restore {names.RUN} from a copy"
+    return MissingRunMarker(
+        f"{files.directory} has the files of an earlier owner and no {names.RUN} file: that file was lost, and a new "
+        f"run must not be mixed with what is there. Nothing was written. {remedy}, or choose another directory.",
+        directory=files.directory,
+        runs=runs,
+    )
+
+
+def _head(files: Files, name: SegmentName) -> SegmentHead | None:
+    try:
+        return parse_segment_head(files.read_at(name.file, 0, SEGMENT_HEAD_BYTES))
+    except (DamagedLog, OSError):
+        return None
 
 
 def read_run(files: Files) -> uuid.UUID:

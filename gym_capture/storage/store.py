@@ -19,7 +19,7 @@ from gym_capture.model.verifiers import verifier_declaration
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import LogScan, replay_log
-from gym_capture.storage.nemo_gym_files import NemoGymFiles
+from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.parts import open_parts
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
@@ -200,8 +200,7 @@ class CaptureStore:
 
     def _in_log(self, rollout_id: str) -> RolloutState | None:
         state = self._ledger.rollouts.get(rollout_id)
-        # A merge alone is no knowledge: it may have been of what lies beside the log.
-        return state if state is not None and (state.generation or _has_evidence(state)) else None
+        return state if log_knows(state) else None
 
     def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
         validate_rollout_id(rollout_id)

@@ -1,4 +1,4 @@
-"""Reading everything: every head, every payload's checksum, and what merges have not seen."""
+"""Reading everything: every head, every payload's checksum, what merges have not seen, and NeMo Gym's files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gym_capture.model.rows import CommitRow, Part, PartKind
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.parts import part_intact, parts_of, read_body
 from gym_capture.storage.recovery_report import RecoveryReport
 
@@ -37,6 +38,7 @@ class VerifyReport:
         holes: call indexes of current generations that are in no readable row, by rollout.
         late: rows that landed after a merge and that no merge has returned, by rollout.
         outstanding: claims that are open, by rollout.
+        lines: damaged lines of NeMo Gym's files, by rollout (where the log knows the id too, its file does not count).
     """
 
     log: RecoveryReport
@@ -45,15 +47,16 @@ class VerifyReport:
     holes: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     outstanding: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
 
     @property
     def sound(self) -> bool:
-        """Whether everything that was synced can be read."""
-        return not (self.log.damaged or self.broken or self.holes)
+        """Whether everything that was synced can be read, NeMo Gym's files included."""
+        return not (self.log.damaged or self.broken or self.holes or self.lines)
 
 
 def verify_log(files: Files) -> VerifyReport:
-    """Read the whole log of a directory.
+    """Read the whole log of a directory, and the NeMo Gym files beside it.
 
     Raises:
         FormatError: it is of another version or run.
@@ -64,7 +67,7 @@ def verify_log(files: Files) -> VerifyReport:
     report = VerifyReport(scan.report)
     for item in scan:
         if isinstance(item, DamagedHeads):
-            ledger.replay_damage(item.rollouts)
+            ledger.replay_damage(item.rollouts, others=item.others)
             continue
         ledger.replay(item.head, item.rows, item.ref)
         if not item.head.body_bytes:
@@ -83,6 +86,12 @@ def verify_log(files: Files) -> VerifyReport:
         ):
             if count:
                 found[rollout.id] = count
+    beside = NemoGymFiles(files)
+    for rollout_id in sorted(beside.rollout_ids()):
+        if not log_knows(ledger.rollouts.get(rollout_id)):
+            _, damaged = beside.exchanges(rollout_id)
+            if damaged:
+                report.lines[rollout_id] = damaged
     return report
 
 

@@ -27,7 +27,7 @@ from gym_capture.errors import (
     OwnerUnavailable,
     SettingsDiffer,
 )
-from gym_capture.storage.owner_file import STOPPED, read_owner
+from gym_capture.storage.owner_file import is_stopped, read_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.store import CaptureStore
 from tests.actor.tunnel_client import Says
@@ -126,7 +126,7 @@ def test_stop_seals_the_directory_and_frees_the_name(
     files = PosixFiles(launched.spec.directory)
     owner = read_owner(files)
     assert owner is not None
-    assert files.read("beat-00000001") == STOPPED
+    assert is_stopped(files.read("beat-00000001"))
     wait_until(lambda: name_is_free(ray_cluster, launched), "the name is free")
     again = start(capture_config)
     assert (again.created, again.ready.epoch, again.spec.run) == (True, 2, launched.spec.run)

@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from gym_capture.cli.run import exit_status
 from gym_capture.cli.tables import MAX_NAMED, failed_table, summary_view
 from gym_capture.collect.summary import TOKEN_METRICS, FailedRollout, FinishedRollout, Progress, Summary
 from gym_capture.config import CaptureConfig, CollectConfig
+from gym_capture.directory.locate import Liveness
 from gym_capture.storage.posix_files import PosixFiles
-from tests.storage.owners import Batch, Owner, exchange
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +182,73 @@ def test_verify_of_a_flipped_payload_bit_names_the_exchange(captures: Path) -> N
     (damage,) = found["damage"]
     assert (damage["rollout_id"], damage["call_index"]) == ("0-0", 0)
     assert "DAMAGED" in invoke("verify", captures).stdout
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at rest", "restarted since"])
+@pytest.mark.parametrize("damage", [delete, empty, halve, zero], ids=lambda damage: damage.__name__)
+def test_verify_of_a_stopped_log_whose_end_is_gone_is_damage(
+    captures: Path, damage: Callable[[Path], None], restarted: bool
+) -> None:
+    (segment,) = captures.glob("segment-*.log")
+    damage(segment)
+    if restarted:
+        owner = Owner(PosixFiles(captures), "next")
+        owner.send(Batch().commit("0-0", exchange("call-3")), 1, OTHER_CLIENT)
+        owner.stop()
+    ran = invoke("verify", captures, "--json")
+    found = json.loads(ran.stdout)
+    assert (ran.exit_code, found["sound"]) == (Exit.DAMAGE, False)
+    assert segment.name in [each.get("segment") for each in found["damage"]]
+    assert ("0-0" in found["incomplete"]) == (restarted or damage is halve)
+
+
+def test_verify_counts_damaged_lines_of_nemo_gyms_files(captures: Path) -> None:
+    lines = [json.dumps(exchange("call-1")), "null", "{bad"]
+    (captures / "7-0.capture.jsonl").write_text("\n".join(lines) + "\n")
+    ran = invoke("verify", captures, "--json")
+    found = json.loads(ran.stdout)
+    assert (ran.exit_code, found["sound"], found["calls"]) == (Exit.DAMAGE, False, 5)
+    assert found["damage"] == [{"what": "lines", "rollout_id": "7-0", "file": "7-0.capture.jsonl", "count": 2}]
+
+
+def test_after_a_clean_stop_and_a_restart_nothing_counts_as_ignored(captures: Path) -> None:
+    Owner(PosixFiles(captures), "next").stop()
+    found = json.loads(invoke("verify", captures, "--json").stdout)
+    assert (found["sound"], found["ignored_bytes"], found["tears"]) == (True, 0, [])
+    assert "ignored" not in json.loads(invoke("status", "--dir", captures, "--json").stdout)["log"]
+
+
+def test_status_of_a_directory_at_rest_says_how_its_last_owner_ended(
+    captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last() -> Any:
+        return json.loads(invoke("status", "--dir", captures, "--json").stdout)["last_owner"]
+
+    assert last() == {"epoch": 1, "ended": "stopped"}
+    text = invoke("status", "--dir", captures).stdout
+    assert "last_owner.epoch" in text
+    assert "stopped" in text
+    (captures / "beat-00000001").write_bytes(b"%020d\n" % 7)
+    monkeypatch.setattr("gym_capture.cli.owner.liveness", lambda _: Liveness.AT_REST)
+    assert last() == {"epoch": 1, "ended": "died"}
+    (captures / "OWNER").unlink()
+    assert last() is None
 
 
 def test_status_without_an_owner_says_what_the_directory_holds(captures: Path) -> None:

@@ -127,7 +127,7 @@ class Owner:
 
     def stop(self) -> None:
         self.writer.close()
-        self.ownership.release()
+        self.ownership.release(self.writer.segment.number, self.writer.position)
 
 
 def frame_of(rows: Sequence[Any], body: Sequence[bytes], ref: FrameRef) -> PendingFrame:

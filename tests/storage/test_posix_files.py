@@ -31,7 +31,7 @@ def test_only_the_user_may_read_what_is_captured(tmp_path: Path) -> None:
         make_capture_directory(directory)
         owner = Owner(PosixFiles(directory))
         owner.send(batch(1), 1)
-        owner.ownership.release()
+        owner.ownership.release(0, owner.writer.position)
     finally:
         os.umask(old)
     assert mode(directory) == 0o700

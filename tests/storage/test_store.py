@@ -331,6 +331,19 @@ def test_where_the_log_knows_a_rollout_the_log_alone_counts(
     assert store.rollout_ids() == (["a"] if expected else [])
 
 
+def test_verify_counts_the_damaged_lines_of_the_files_that_count() -> None:
+    disk = FaultyDisk()
+    nemo(disk, "bad", exchange("x"), b"null", b"{bad")
+    nemo(disk, "good", exchange("x"))
+    nemo(disk, "logged", b"{bad")
+    assert CaptureStore(disk.view()).read_available("bad") == ([exchange("x")], 2)
+    report = CaptureStore(disk.view()).verify()
+    assert (report.sound, report.lines) == (False, {"bad": 2, "logged": 1})
+    Owner(disk.view()).send(Batch().commit("logged", exchange("log")).clear("bad", "x"), 1)
+    report = CaptureStore(disk.view()).verify()
+    assert (report.sound, report.lines) == (True, {})
+
+
 def test_an_empty_or_foreign_directory_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     store = CaptureStore(str(tmp_path))

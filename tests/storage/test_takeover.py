@@ -277,7 +277,7 @@ def test_these_take_over_at_once(case: str) -> None:
     first = Ownership.take(disk.view(), identity("first"), ManualClock())
     first.beat()
     if case == "stopped":
-        first.release()
+        first.release(0, 0)
 
     def wait(seconds: float) -> None:
         raise AssertionError("nothing to wait for")
@@ -292,7 +292,7 @@ def test_these_take_over_at_once(case: str) -> None:
 def test_a_taker_that_has_claimed_an_epoch_and_not_the_owner_file_is_seen_as_live() -> None:
     disk = FaultyDisk()
     create_or_adopt_run(disk.view())
-    Ownership.take(disk.view(), identity("dead"), ManualClock()).release()
+    Ownership.take(disk.view(), identity("dead"), ManualClock()).release(0, 0)
     files = disk.view()
     files.stop_at(fault_points.before(fault_points.step(fault_points.OWNER, "write")))
     with pytest.raises(Stopped):
@@ -309,7 +309,7 @@ def test_a_taker_that_has_claimed_an_epoch_and_not_the_owner_file_is_seen_as_liv
     ("prepare", "expected"),
     [
         (lambda owner: None, "maybe-live"),
-        (lambda owner: owner.release(), "stopped"),
+        (lambda owner: owner.release(0, 0), "stopped"),
     ],
     ids=["beating", "released"],
 )
@@ -362,6 +362,59 @@ def test_a_run_is_created_once_and_adopted_by_everyone_else() -> None:
         run = create_or_adopt_run(files)
         assert other == [run]
         assert create_or_adopt_run(disk.view()) == run == read_run(files)
+
+
+def test_a_directory_whose_marker_was_lost_is_refused_before_anything_is_written() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.send(batch(1), 1)
+    owner.stop()
+    marker = disk.content(names.RUN)
+    files = disk.view()
+    files.remove(names.RUN)
+    before = {name: disk.content(name) for name in files.names()}
+    with pytest.raises(MissingRunMarker, match=f"{owner.ownership.run.hex}.*another directory") as caught:
+        create_or_adopt_run(files)
+    assert {name: disk.content(name) for name in files.names()} == before
+    assert files.points == []
+    assert caught.value.runs == [owner.ownership.run.hex]
+    assert marker.decode() in str(caught.value)
+
+    # With the file as the message has it, all is as it was.
+    disk.put(names.RUN, marker)
+    assert create_or_adopt_run(files) == owner.ownership.run
+    assert calls(Owner(disk.view(), "second").ledger, "r") == ["call-1"]
+
+
+def test_a_lost_marker_is_also_noticed_where_no_segment_can_name_the_run() -> None:
+    disk = FaultyDisk()
+    create_or_adopt_run(disk.view())
+    Ownership.take(disk.view(), identity(), ManualClock())
+    disk.view().remove(names.RUN)
+    for segment in (None, b"", b"no header"):
+        if segment is not None:
+            disk.put(names.SegmentName(1, 0).file, segment)
+        with pytest.raises(MissingRunMarker, match="from a copy") as caught:
+            create_or_adopt_run(disk.view())
+        assert caught.value.runs == []
+    assert names.RUN not in disk.view().names()
+
+
+def test_a_marker_that_another_start_makes_meanwhile_is_adopted_with_its_owner() -> None:
+    disk = FaultyDisk()
+    files = disk.view()
+    other: list[Owner] = []
+    real = files.read
+
+    def made_just_afterwards(name: str, point: str | None = None) -> bytes:
+        try:
+            return real(name, point)
+        except FileNotFoundError:
+            other.append(Owner(disk.view()))
+            raise
+
+    files.read = made_just_afterwards  # type: ignore[method-assign]
+    assert create_or_adopt_run(files) == other[0].ownership.run
 
 
 def test_each_epoch_has_a_token_of_its_own() -> None:

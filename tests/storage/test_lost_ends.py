@@ -1,0 +1,252 @@
+"""The end of a log that was stopped cleanly is gone: whoever reads or continues it says so, at once and for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES
+from gym_capture.model.ledger import Ledger
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.log_scan import replay_log, scan_log
+from gym_capture.storage.names import SegmentName
+from gym_capture.storage.owner_file import LogEnd, end_of_log, is_stopped, owner_state, stop_note
+from gym_capture.storage.store import CaptureStore
+from gym_capture.testing.faulty_files import FaultyDisk
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, calls, exchange
+
+EPOCH = 1
+
+
+def stopped(segment_bytes: int = 1500) -> FaultyDisk:
+    """A cleanly stopped epoch of several segments: `early` in the first, `late` in the last, `r` in all."""
+    disk = FaultyDisk()
+    owner = Owner(disk.view(), segment_bytes=segment_bytes)
+    owner.send(Batch().commit("early", exchange("early")), 1)
+    for number in range(2, 9):
+        owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
+    owner.send(Batch().clear("late", "clear-1"), 9)
+    owner.send(Batch().commit("r", exchange("last")).commit("late", exchange("late")), 10)
+    owner.stop()
+    return disk
+
+
+def segments(disk: FaultyDisk) -> list[SegmentName]:
+    return [name for name in names.segments_in(disk.view().names()) if name.epoch == EPOCH]
+
+
+def delete_last(disk: FaultyDisk) -> None:
+    disk.view().remove(segments(disk)[-1].file)
+
+
+def empty_last(disk: FaultyDisk) -> None:
+    disk.put(segments(disk)[-1].file, b"")
+
+
+def halve_last(disk: FaultyDisk) -> None:
+    name = segments(disk)[-1].file
+    data = disk.content(name)
+    disk.put(name, data[: len(data) // 2])
+
+
+def zero_last(disk: FaultyDisk) -> None:
+    name = segments(disk)[-1].file
+    disk.put(name, bytes(len(disk.content(name))))
+
+
+def shorten_to_the_header(disk: FaultyDisk) -> None:
+    name = segments(disk)[-1].file
+    disk.put(name, disk.content(name)[:SEGMENT_HEAD_BYTES])
+
+
+def delete_all(disk: FaultyDisk) -> None:
+    for name in segments(disk):
+        disk.view().remove(name.file)
+
+
+LOSSES = [delete_last, empty_last, halve_last, zero_last, shorten_to_the_header, delete_all]
+each_loss = pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+one_or_many = pytest.mark.parametrize("segment_bytes", [1500, 1 << 20], ids=["many segments", "one segment"])
+
+
+def fold(disk: FaultyDisk) -> Ledger:
+    ledger = Ledger()
+    replay_log(scan_log(disk.view()), ledger)
+    return ledger
+
+
+@one_or_many
+@each_loss
+def test_verify_of_the_directory_at_rest_is_unsound(lose: Callable[[FaultyDisk], None], segment_bytes: int) -> None:
+    disk = stopped(segment_bytes)
+    assert (len(segments(disk)) > 2) == (segment_bytes == 1500)
+    assert CaptureStore(disk.view()).verify().sound
+    last = segments(disk)[-1]
+    lose(disk)
+    report = CaptureStore(disk.view()).verify()
+    assert not report.sound
+    assert last in [place.segment for place in report.log.damages]
+    assert report.log.tears == []
+
+
+@one_or_many
+@each_loss
+def test_every_rollout_that_may_have_had_rows_there_is_marked_and_nothing_lost_is_given_out_again_unnoticed(
+    lose: Callable[[FaultyDisk], None], segment_bytes: int
+) -> None:
+    disk = stopped(segment_bytes)
+    lose(disk)
+    known = sorted(fold(disk).rollouts)
+    owner = Owner(disk.view(), "second")
+    assert owner.report.damaged
+    assert {rollout: owner.ledger.view(rollout).reasons for rollout in known} == {key: {"damaged": 1} for key in known}
+    # What comes of `late` now is no complete evidence, and its next generation is a new one.
+    owner.send(Batch().commit("late", exchange("again")).commit("r", exchange("again")), 1, OTHER_CLIENT)
+    for rollout in ("late", "r", "never heard of"):
+        assert owner.ledger.view(rollout).reasons == {"damaged": 1}, rollout
+    (cleared,) = owner.send(Batch().clear("late", "clear-2"), 2, OTHER_CLIENT)
+    generation = cleared.generation
+    assert generation > 1
+    assert owner.ledger.view("late").reasons is None, "a cleared rollout begins anew"
+
+    # Readers and all later owners say the same.
+    owner.stop()
+    for ledger in (fold(disk), Owner(disk.view(), "third").ledger, fold(disk)):
+        assert ledger.view("r").reasons == {"damaged": 1}
+        assert (ledger.view("late").generation, ledger.view("late").reasons) == (generation, None)
+    report = CaptureStore(disk.view()).verify()
+    assert not report.sound
+    assert EPOCH in [place.segment.epoch for place in report.log.damages]
+
+
+def test_of_two_stopped_epochs_the_loss_of_the_first_ones_end_is_seen_too() -> None:
+    for lose in LOSSES:
+        disk = stopped()
+        second = Owner(disk.view(), "second")
+        second.send(Batch().commit("r", exchange("next")), 1, OTHER_CLIENT)
+        second.stop()
+        assert CaptureStore(disk.view()).verify().sound
+        lose(disk)
+        assert not CaptureStore(disk.view()).verify().sound, lose.__name__
+        assert fold(disk).view("r").reasons is not None, lose.__name__
+
+
+def test_a_clean_stop_leaves_nothing_to_copy_and_nothing_to_ignore() -> None:
+    disk = stopped()
+    whole = fold(disk)
+    owner = Owner(disk.view(), "second")
+    last = segments(disk)[-1]
+    assert [(cut.epoch, cut.segment, cut.offset) for cut in owner.report.cuts] == [
+        (EPOCH, last.number, len(disk.content(last.file)))
+    ]
+    assert (owner.report.copied, owner.report.ignored_bytes, owner.report.tears) == (0, 0, [])
+    owner.stop()
+    report = CaptureStore(disk.view()).verify()
+    assert report.sound
+    assert (report.log.ignored_bytes, report.log.copies) == (0, 0)
+    assert calls(fold(disk), "r") == calls(whole, "r")
+
+
+def test_a_note_without_the_logs_end_is_still_a_clean_stop() -> None:
+    disk = stopped()
+    disk.put(names.beat_file(EPOCH), b"stopped             \n")
+    assert owner_state(disk.view(), lambda seconds: pytest.fail("nothing to wait for")) == "stopped"
+    assert CaptureStore(disk.view()).verify().sound
+    whole = calls(fold(disk), "r")
+    owner = Owner(disk.view(), "second")
+    assert (calls(owner.ledger, "r"), owner.report.copied, owner.report.damaged) == (whole, 1, False)
+
+
+def test_a_damaged_note_is_a_clean_stop_and_cuts_nothing_off() -> None:
+    whole = calls(fold(stopped()), "r")
+    note = stopped().content(names.beat_file(EPOCH))
+    for bit in range(len("stopped") * 8, len(note) * 8):
+        disk = stopped()
+        disk.flip_bit(names.beat_file(EPOCH), bit)
+        assert is_stopped(disk.content(names.beat_file(EPOCH)))
+        assert plan_log(disk.view()).ends == {}
+        if bit % 16 == 0:
+            assert calls(Owner(disk.view(), "second").ledger, "r") == whole, bit
+            assert calls(fold(disk), "r") == whole, bit
+
+
+def test_a_note_of_a_shorter_log_than_there_is_cuts_nothing_off() -> None:
+    disk = stopped()
+    whole = calls(fold(disk), "r")
+    disk.put(names.beat_file(EPOCH), stop_note(LogEnd(0, SEGMENT_HEAD_BYTES)))
+    assert calls(Owner(disk.view(), "second").ledger, "r") == whole
+
+
+def test_the_note_says_where_the_log_ended() -> None:
+    disk = stopped()
+    last = segments(disk)[-1]
+    note = disk.content(names.beat_file(EPOCH))
+    assert end_of_log(note) == LogEnd(last.number, len(disk.content(last.file)))
+    assert len(note) == len(stop_note(LogEnd(0, 0))) == len(stop_note(LogEnd(2**32 - 1, 2**40)))
+    assert [end_of_log(each) for each in (None, b"", b"%020d\n" % 7, b"stopped\n", note[:-1])] == [None] * 5
+
+
+def test_an_owner_that_thaws_in_its_stop_after_a_takeover_brings_nothing_back() -> None:
+    disk = FaultyDisk()
+    old = Owner(disk.view(), "old")
+    old.send(Batch().commit("r", exchange("one")), 1)
+    new = Owner(disk.view(), "new", takeover=True)
+    old.append(Batch().commit("r", exchange("ghost")), 2)
+    old.stop()
+    for ledger in (new.ledger, fold(disk), Owner(disk.view(), "third", takeover=True).ledger):
+        assert calls(ledger, "r") == ["one"]
+    report = CaptureStore(disk.view()).verify()
+    assert report.sound
+    assert report.log.ignored_bytes > 0
+
+
+def test_a_live_store_sees_no_damage_at_any_step_of_a_clean_stop() -> None:
+    def owner_of(disk: FaultyDisk) -> Owner:
+        owner = Owner(disk.view(), segment_bytes=1500)
+        for number in range(1, 6):
+            owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
+        return owner
+
+    probe = owner_of(FaultyDisk())
+    begun = len(probe.files.points)  # type: ignore[attr-defined]
+    probe.stop()
+    points = probe.files.points[begun:]  # type: ignore[attr-defined]
+    assert fault_points.after(fault_points.step(fault_points.STOP, "rename")) in points
+    for point in points:
+        disk = FaultyDisk()
+        owner = owner_of(disk)
+        store = CaptureStore(disk.view())
+        seen: list[bool] = []
+
+        def look(store: CaptureStore = store, seen: list[bool] = seen) -> None:
+            store.refresh()
+            seen.append(store.report.damaged)
+
+        owner.files.run_at(point, look)  # type: ignore[attr-defined]
+        owner.stop()
+        look()
+        look()
+        assert seen == [False] * 3, point
+        assert [each["model_call_id"] for each in store.read("r")] == [f"call-{number}" for number in range(1, 6)]
+
+
+def test_a_live_store_that_looks_while_the_owner_stops_takes_no_size_from_before_the_note() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.send(Batch().commit("r", exchange("one")), 1)
+    files = disk.view()
+    store = CaptureStore(files)
+    real = files.read
+
+    def stop_just_before_the_beat_is_read(name: str, point: str | None = None) -> bytes:
+        if name == names.beat_file(EPOCH):
+            files.read = real  # type: ignore[method-assign]
+            owner.stop()
+        return real(name, point)
+
+    files.read = stop_just_before_the_beat_is_read  # type: ignore[method-assign]
+    store.refresh()
+    assert not store.report.damaged
+    assert files.read == real
