@@ -26,6 +26,10 @@ WAITING = "waiting"
 TUNNEL = "tunnel"
 """Concurrency group of the tunnel's short calls, so that a write always finds a place."""
 
+ASKED_AGAIN = 0
+"""Retries by Ray of what clients call again by themselves. Were Ray to retry it as well, it would say on every stderr,
+after each clean stop, that it failed and is retried for ever."""
+
 DEFAULT_CALLS = 1_000
 TUNNEL_CALLS = 1_000
 
@@ -33,10 +37,10 @@ TUNNEL_CALLS = 1_000
 class CaptureActor:
     """The owner of one capture directory as a named Ray actor. Made by `launch`, found by `connect`.
 
-    Ray retries calls when the actor restarts, so every method may run twice. That is safe: `quiesce`, `merge`, `stats`,
-    `endpoint`, `settings`, `ready` and `stop` say the same again (a second merge journals a second merge of the same
-    rows); `clear` begins one generation under one `request_id`, and a retry has the id of the Ray task that it
-    retries; the tunnel numbers what it carries.
+    Ray retries calls when the actor restarts, so every method (but those with `ASKED_AGAIN`) may run twice. That is
+    safe: `quiesce`, `merge`, `stats`, `settings`, `ready` and `stop` say the same again (a second merge journals a
+    second merge of the same rows); `clear` begins one generation under one `request_id`, and a retry has the id of the
+    Ray task that it retries. The others fail with the process; clients find the next one and open a new pipe there.
 
     Args:
         spec: what to own and how.
@@ -124,6 +128,7 @@ class CaptureActor:
             error=error,
         )
 
+    @ray.method(max_task_retries=ASKED_AGAIN)
     async def endpoint(self) -> Endpoint:
         """Where the owner's stream listens, and the token to show there and in the tunnel."""
         return await self._in_owner(lambda owner: owner.endpoint())
@@ -135,22 +140,22 @@ class CaptureActor:
 
     # -- the tunnel ---------------------------------------------------------------------------------------------
 
-    @ray.method(concurrency_group=TUNNEL)
+    @ray.method(concurrency_group=TUNNEL, max_task_retries=ASKED_AGAIN)
     async def tunnel_open(self, client_hex: str) -> str:
         """See `Tunnel.open`."""
         return await self._in_owner(lambda owner: owner.tunnel_open(client_hex))
 
-    @ray.method(concurrency_group=TUNNEL)
+    @ray.method(concurrency_group=TUNNEL, max_task_retries=ASKED_AGAIN)
     async def tunnel_push(self, pipe: str, first_number: int, messages: Sequence[Message]) -> int:
         """See `Tunnel.push`."""
         return await self._in_owner(lambda owner: owner.tunnel.push(pipe, first_number, messages))
 
-    @ray.method(concurrency_group=WAITING)
+    @ray.method(concurrency_group=WAITING, max_task_retries=ASKED_AGAIN)
     async def tunnel_poll(self, pipe: str, after: int, timeout_s: float) -> tuple[int, list[Message]]:
         """See `Tunnel.poll`."""
         return await self._in_owner(lambda owner: owner.tunnel.poll(pipe, after, timeout_s))
 
-    @ray.method(concurrency_group=TUNNEL)
+    @ray.method(concurrency_group=TUNNEL, max_task_retries=ASKED_AGAIN)
     async def tunnel_close(self, pipe: str) -> None:
         """See `Tunnel.close`."""
         await self._in_owner(lambda owner: owner.tunnel_close(pipe))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gym_capture.actor.capture_actor import actor_class
@@ -26,6 +27,9 @@ FROZEN_AFTER_S = 20.0
 """How long `launch(takeover=True)` waits for an actor of the same name to answer before it ends that one."""
 
 _RETRY_PAUSE_S = 0.1
+
+_CAUSE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
+"""A line that names an exception, in a worker's traceback."""
 
 
 class Launched(NamedTuple):
@@ -56,7 +60,8 @@ def launch(
         frozen_after_s: with `takeover`, how long such an actor may take.
 
     Raises:
-        ConfigError: Ray is not initialised, or the settings cannot work.
+        ConfigError: Ray is not initialised, the settings cannot work, or gym_capture cannot be imported where the
+            actor is to run.
         CaptureDirectoryError: the directory cannot be made, or cannot be used where the actor runs.
         MissingRunMarker: the directory has a log whose `RUN` file was lost; nothing was written.
         NameTaken, SettingsDiffer, DirectoryHeld: see their classes; nothing was changed.
@@ -136,7 +141,16 @@ def _try_launch(
     frozen_counts = spec.takeover and found
     try:
         ready: Ready = ray.get(handle.ready.remote(), timeout=min(left, frozen_after_s) if frozen_counts else left)
-    except (ActorDiedError, ActorUnavailableError):
+    except RuntimeEnvSetupError as error:
+        raise ConfigError(
+            f"Ray cannot set up ray.runtime_env for the owner's actor {spec.name} (namespace {spec.namespace}): "
+            f"{error}. What was captured is safe; correct ray.runtime_env, then start again."
+        ) from error
+    except ActorDiedError as error:
+        if error.actor_init_failed:
+            raise _cannot_be_made(spec, error) from error
+        return None
+    except ActorUnavailableError:
         return None
     except GetTimeoutError as error:
         if frozen_counts and time.monotonic() < deadline:
@@ -179,6 +193,22 @@ def _try_launch(
             keys=keys,
         )
     return Launched(handle, ready, spec, created)
+
+
+def _cannot_be_made(spec: OwnerSpec, error: ActorDiedError) -> ConfigError:
+    """The actor's class or spec could not be loaded where Ray put it; its constructor keeps other errors for `ready`.
+
+    Another try would come to the same, until the deadline hides the cause.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The worker's traceback ends in its cause.
+    cause = next((line for line in reversed(lines) if _CAUSE.match(line)), lines[-1] if lines else "no cause given")
+    return ConfigError(
+        f"the owner's actor {spec.name} (namespace {spec.namespace}) cannot be made where Ray put it: {cause}. What "
+        "was captured is safe and no owner runs. Ray's workers must be able to import gym_capture, the same version as "
+        "here: install it in their environment, or bring it by ray.runtime_env; then start again.",
+        cause=cause,
+    )
 
 
 def _is_there(spec: OwnerSpec) -> bool:

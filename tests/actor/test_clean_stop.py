@@ -1,0 +1,64 @@
+"""What a life of an owner leaves on the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ray_cluster import ROOT
+
+pytestmark = pytest.mark.ray
+
+LIFE = """
+import sys
+import ray
+import gym_capture
+from tests.ray_cluster import wait_until
+
+ray.init(address="local", num_cpus=1, include_dashboard=False)
+capture = gym_capture.start({
+    "model_call_capture_dir": sys.argv[1],
+    "capture": {"transport": sys.argv[2], "endpoint": {"host": "127.0.0.1"}},
+})
+assert capture.sync.record("0-0", {"dialect": "chat", "request": {}, "response": {}}) == 0
+capture.sync.stop()
+wait_until(lambda: not ray.util.list_named_actors(all_namespaces=True), "the owner is gone")
+
+
+@ray.remote(num_cpus=0)
+def say():
+    print("the last word", flush=True)
+
+
+# What workers and raylets say reaches the driver in order, so all that was said of the stop is there before this.
+ray.get(say.remote())
+sys.stdin.readline()
+capture.sync.close()
+ray.shutdown()
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "ray"])
+def test_nothing_is_said_of_failed_or_retried_calls_after_a_clean_stop(tmp_path: Path, transport: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", LIFE, str(tmp_path / "captures"), transport],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    ) as life:
+        assert life.stdin is not None
+        assert life.stdout is not None
+        said = []
+        for line in life.stdout:
+            said.append(line)
+            if "the last word" in line:
+                break
+        life.stdin.close()
+        said += life.stdout.readlines()
+        assert life.wait(60) == 0, "".join(said)
+    assert [line for line in said if "retries" in line or "CaptureActor" in line] == []
