@@ -58,6 +58,12 @@ def test_a_first_run_shows_gaps_and_a_second_one_that_all_is_finished(tmp_path: 
     assert (repeated["finished_earlier"], repeated["failed_attempts"]) == (24, 0)
     assert {**repeated, "finished_earlier": 0, "failed_attempts": 2, "seconds": summary["seconds"]} == summary
 
+    # Another output knows nothing of these rollouts: its run would clear their captures.
+    other = gym_capture("run", *arguments, f"collect.output={tmp_path / 'other.jsonl'}", cwd=tmp_path)
+    assert other.returncode == 2
+    assert f"holds the captures of {tmp_path / 'out.jsonl'}" in document(other)["error"]["message"]
+    assert not (tmp_path / "other.jsonl").exists()
+
     verified = gym_capture("verify", str(tmp_path / "captures"), "--json", cwd=tmp_path)
     found = document(verified)
     assert verified.returncode == 0
@@ -65,6 +71,26 @@ def test_a_first_run_shows_gaps_and_a_second_one_that_all_is_finished(tmp_path: 
     assert (found["sound"], found["rollouts"], found["late"], found["outstanding"]) == (True, 26, {}, {})
     assert found["incomplete"].keys() == {"2-0", "5-0"}
     assert found["calls"] > summary["calls"]
+
+
+def test_a_rollouts_error_that_no_stream_can_print_is_told_in_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "surrogates.py").write_text("async def rollout(row, session):\n    raise ValueError('lone \\ud800')\n")
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    ran = gym_capture(
+        "run",
+        str(ROOT / "configs" / "local.yaml"),
+        "collect.input=rows.jsonl",
+        "collect.output=out.jsonl",
+        "collect.rollout=surrogates:rollout",
+        "collect.retries=0",
+        "model_call_capture_dir=captures",
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 1, ran.stderr[-3000:]
+    assert "ValueError: lone \\ud800" in ran.stdout
+    assert "Traceback" not in ran.stderr
+    (failed,) = records(tmp_path / "out.failures.jsonl")
+    assert failed["error"]["message"] == "lone \ud800"
 
 
 def test_real_rollouts_replayed_are_exactly_what_is_expected(tmp_path: Path) -> None:
