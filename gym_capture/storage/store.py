@@ -90,7 +90,7 @@ class CaptureStore:
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether evidence is known to be missing."""
         validate_rollout_id(rollout_id)
-        if self._in_log(rollout_id) is None:
+        if self._lies_beside(rollout_id):
             return self._nemo_gym.is_incomplete(rollout_id)
         return self._ledger.view(rollout_id).reasons is not None
 
@@ -166,7 +166,7 @@ class CaptureStore:
         An entry whose record (or, if asked for, a payload) is damaged counts as damaged; the others keep their index.
         """
         validate_rollout_id(rollout_id)
-        if self._in_log(rollout_id) is None:
+        if self._lies_beside(rollout_id):
             return self._nemo_gym_evidence(rollout_id, include_payloads)
         view = self._ledger.view(rollout_id)
         records: list[tuple[int, bytes]] = []
@@ -201,6 +201,12 @@ class CaptureStore:
     def _in_log(self, rollout_id: str) -> RolloutState | None:
         state = self._ledger.rollouts.get(rollout_id)
         return state if log_knows(state) else None
+
+    def _lies_beside(self, rollout_id: str) -> bool:
+        """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
+        if self._in_log(rollout_id) is not None:
+            return False
+        return not self._ledger.others_damaged or self._nemo_gym.has(rollout_id)
 
     def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
         validate_rollout_id(rollout_id)

@@ -121,6 +121,20 @@ def test_every_rollout_that_may_have_had_rows_there_is_marked_and_nothing_lost_i
     assert EPOCH in [place.segment.epoch for place in report.log.damages]
 
 
+@each_loss
+def test_a_store_calls_no_rollout_complete_either_whose_rows_may_be_gone(lose: Callable[[FaultyDisk], None]) -> None:
+    disk = stopped()
+    beside = "beside"
+    disk.put(names.nemo_gym_file(beside), b"{}\n")
+    assert not CaptureStore(disk.view()).is_incomplete("nowhere")
+    lose(disk)
+    store = CaptureStore(disk.view())
+    for rollout in ("early", "r", "late", "nowhere"):
+        assert store.is_incomplete(rollout), rollout
+        assert store.evidence(rollout).incomplete == {"damaged": 1}, rollout
+    assert not store.is_incomplete(beside)
+
+
 def test_of_two_stopped_epochs_the_loss_of_the_first_ones_end_is_seen_too() -> None:
     for lose in LOSSES:
         disk = stopped()
