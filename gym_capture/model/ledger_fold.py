@@ -143,21 +143,20 @@ class LedgerFold:
 
     def _apply(self, client: ClientState | None, row: Row, ref: FrameRef) -> None:
         """Change the state as a completed row says; live and in replay alike. Damage may have swallowed rows before."""
-        kind = type(row)
-        if kind is CommitRow:
-            self._apply_commit(client, row, ref)  # type: ignore[arg-type]
-        elif kind is ClaimRow:
-            self._apply_claim(client, row, ref)  # type: ignore[arg-type]
-        elif kind is ReleaseRow:
-            self._apply_release(client, row, ref)  # type: ignore[arg-type]
-        elif kind is LossRow:
-            self._apply_loss(row, ref)  # type: ignore[arg-type]
-        elif kind is MarkRow:
-            self._apply_mark(row, ref)  # type: ignore[arg-type]
-        elif kind is ClearRow:
-            self._apply_clear(row, ref)  # type: ignore[arg-type]
-        elif kind is MergeRow:
-            self._apply_merge(row)  # type: ignore[arg-type]
+        if type(row) is CommitRow:
+            self._apply_commit(client, row, ref)
+        elif type(row) is ClaimRow:
+            self._apply_claim(client, row, ref)
+        elif type(row) is ReleaseRow:
+            self._apply_release(client, row, ref)
+        elif type(row) is LossRow:
+            self._apply_loss(row, ref)
+        elif type(row) is MarkRow:
+            self._apply_mark(row, ref)
+        elif type(row) is ClearRow:
+            self._apply_clear(row, ref)
+        elif type(row) is MergeRow:
+            self._apply_merge(row)
 
     def _current(self, row: ClientRow | LossRow | MergeRow) -> RolloutState | None:
         """The rollout, if the row belongs to its current generation. A later one means that its clear was damaged."""
