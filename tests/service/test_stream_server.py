@@ -277,7 +277,7 @@ async def test_batches_that_follow_the_hello_at_once_are_taken(tmp_path: Path) -
     async with standing(tmp_path) as stand:
         reader, writer = await stand.open()
         many = b"".join(b"".join(encode_message(Batch(n, 0, [ClaimRow("r", n)]))) for n in range(1, 20))
-        big = b"".join(encode_message(Batch(20, 0, [ClaimRow("r", 20, "x" * 4000)] * 300)))
+        big = b"".join(encode_message(Batch(20, 0, [ClaimRow("r", 20, "x" * 4000)] * 2500)))
         assert len(big) > MAX_HELLO_BYTES
         writer.write(stand.hello() + many + big)
         splitter = MessageSplitter(1 << 20)
