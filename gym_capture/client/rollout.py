@@ -122,7 +122,7 @@ class RolloutHandle:
             DroppedExchange: the owner is away and the buffer is full.
             ClientClosed: the client was closed.
         """
-        frozen = snapshot(exchange)
+        frozen = snapshot(exchange, lambda: self._host.entropy.bytes(16).hex())
         self._issued.add(frozen.model_call_id)
         committed: Committed = await self._host.perform(Commit(self._id, self._generation, frozen))
         if committed.outcome in (CallOutcome.DURABLE, CallOutcome.DUPLICATE):

@@ -14,7 +14,7 @@ import hashlib
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -109,8 +109,13 @@ def check_dialect(dialect: object) -> str:
     raise InvalidExchange(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
 
 
-def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
-    """Freeze an exchange as it is now. A missing model_call_id is made up.
+def random_call_id() -> str:
+    """A new model_call_id."""
+    return uuid.uuid4().hex
+
+
+def snapshot(exchange: Mapping[str, Any], new_id: Callable[[], str] = random_call_id) -> Snapshot:
+    """Freeze an exchange as it is now. A missing model_call_id is made up by `new_id`.
 
     Raises:
         InvalidExchange: not a mapping, no known dialect, a model_call_id that is not a string, or values without a
@@ -123,7 +128,7 @@ def snapshot(exchange: Mapping[str, Any]) -> Snapshot:
     check_dialect(given.get("dialect"))
     call_id = given.get("model_call_id")
     if call_id is None:
-        call_id = given["model_call_id"] = uuid.uuid4().hex
+        call_id = given["model_call_id"] = new_id()
     elif not isinstance(call_id, str) or not call_id:
         raise InvalidExchange(f"model_call_id must be a non-empty string, not {call_id!r}")
     texts: dict[PartKind, Text] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,7 +19,7 @@ class _RunMarker(msgspec.Struct, frozen=True):
     format: int
 
 
-def create_or_adopt_run(files: Files) -> uuid.UUID:
+def create_or_adopt_run(files: Files, new_run: Callable[[], uuid.UUID] = uuid.uuid4) -> uuid.UUID:
     """The run of this directory; makes the directory one run's when it has no marker yet.
 
     Raises:
@@ -34,7 +35,7 @@ def create_or_adopt_run(files: Files) -> uuid.UUID:
             return read_run(files)  # another start made it just now
         if names.epochs_in(listed):
             raise _marker_lost(files, listed) from None
-    run = uuid.uuid4()
+    run = new_run()
     try:
         files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
     except FileExistsError:

@@ -414,3 +414,9 @@ def test_an_exchange_without_its_meta_or_with_unknown_parts_cannot_be_opened() -
 @example({"a": 10**30, "b": "\ud800", "c": math.nan})
 def test_fields_come_back(fields: dict[str, Any]) -> None:
     assert exact(decode_fields(encode_fields(fields))) == exact(fields)
+
+
+def test_a_missing_id_comes_from_whoever_makes_ids() -> None:
+    assert snapshot({"dialect": "chat"}, lambda: "made-up").model_call_id == "made-up"
+    assert snapshot({"dialect": "chat", "model_call_id": "given"}, lambda: "made-up").model_call_id == "given"
+    assert snapshot({"dialect": "chat"}).model_call_id != snapshot({"dialect": "chat"}).model_call_id
