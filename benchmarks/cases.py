@@ -86,11 +86,10 @@ class Bench:
         """Claims and durable commits under load, the contestants in turn, medians over the repeats."""
         contestants = {
             "stream, tasks": (self.stream, "tasks"),
+            "stream, threads": (self.stream, "threads"),
             "Ray calls, tasks": (self.over_ray, "tasks"),
             "file store, threads": (self.files, "threads"),
         }
-        if size <= 4096:
-            contestants["stream, threads"] = (self.stream, "threads")
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
         for _ in range(repeats):
             for name, (workers, method) in contestants.items():
