@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
     parser.add_argument("--in-flight", type=int, default=64, help="calls in flight in each worker")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one loaded run")
+    parser.add_argument("--seconds", type=float, default=0.6, help="length of one loaded run")
     parser.add_argument("--repeats", type=int, default=2, help="loaded runs of each contestant, in turn")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
@@ -57,13 +57,13 @@ def main() -> None:
             figures[title] = rows
             console.print(_table(title, rows))
 
-        show("one call at a time, 4 KB (ms)", bench.unloaded(150))
+        show("one call at a time, 4 KB (ms)", bench.unloaded(100))
         for size in (4 * KB, 64 * KB, 512 * KB):
             title = f"{options.workers} workers x {options.in_flight} in flight, {size // KB} KB (per second; ms)"
-            show(title, bench.throughput(size, options.seconds, options.repeats))
+            show(title, bench.throughput(size, options.seconds, options.repeats if size < 512 * KB else 1))
         show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
-        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 1.0))
-        show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 4))
+        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
+        show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
         show("read back from disk", bench.read_back())
         bench.close()
         conditions = _conditions(base, time.perf_counter() - started)
