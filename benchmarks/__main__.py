@@ -72,6 +72,8 @@ def main() -> None:
             options.json.write_text(json.dumps({"conditions": conditions, "figures": figures}, indent=1))
     finally:
         capture.sync.stop()
+        # First: a client that still looks for its owner while Ray goes away makes Ray start anew.
+        capture.sync.close()
         ray.shutdown()
         shutil.rmtree(base)
 
