@@ -62,6 +62,17 @@ class PlacementConfig(_Section):
     )
 
 
+class RedactConfig(_Section):
+    """What is taken out of exchanges before they leave the process."""
+
+    paths: list[str] = Field(
+        default_factory=list, description="JSON paths (RFC 9535) from the exchange's root; what they match is replaced"
+    )
+    patterns: list[str] = Field(
+        default_factory=list, description="regular expressions; what they match in any text is replaced"
+    )
+
+
 class CaptureSettings(_Section):
     """The owner and its clients."""
 
@@ -90,6 +101,32 @@ class CaptureSettings(_Section):
     max_concurrency: int = Field(20_000, gt=0, description="Ray calls that may wait in the owner at once")
     endpoint: EndpointConfig = EndpointConfig()
     placement: PlacementConfig = PlacementConfig()
+    redact: RedactConfig = RedactConfig()
+
+
+class ProxyConfig(_Section):
+    """A capturing proxy in front of a model server; `gym-capture run` starts it where an upstream is named."""
+
+    upstream: str | None = Field(
+        None, description="the model server's base URL, without /v1; null: no proxy", examples=["http://10.0.0.7:8000"]
+    )
+    replicas: int = Field(1, ge=1, le=64, description="proxy processes on each node")
+    host: str = Field("node", description="address to listen on; `node`: the node's own address as Ray knows it")
+    port: int = Field(0, ge=0, le=65535, description="0: any free port")
+    model_ref: dict[str, str] | None = Field(
+        None, description="what captured calls name as their model server, {type, name}"
+    )
+    connect_timeout_s: float = Field(10.0, gt=0, description="how long connecting to the upstream may take, seconds")
+    idle_timeout_s: float = Field(
+        600.0, gt=0, description="how long the upstream may say nothing, before or within its answer, seconds"
+    )
+    drain_s: float = Field(
+        30.0, ge=0, description="how long running requests may go on once the proxy is told to stop, seconds"
+    )
+    non_generating: list[str] = Field(
+        default_factory=list, description="further paths (`*` matches anything) that call no model, /v1/embeddings say"
+    )
+    keep_raw_streams: bool = Field(False, description="keep each stream's bytes beside its reassembled response")
 
 
 class RayConfig(_Section):
@@ -135,6 +172,7 @@ class CaptureConfig(_Section):
         None, description="the run's capture directory, absolute, seen by every node that may run the owner"
     )
     capture: CaptureSettings = CaptureSettings()
+    proxy: ProxyConfig = ProxyConfig()
     ray: RayConfig = RayConfig()
     collect: CollectConfig = CollectConfig()
 

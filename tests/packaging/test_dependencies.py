@@ -18,12 +18,31 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
-DEVELOPMENT = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"]]
+EXTRAS = {
+    name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"
+}
+USERS_EXTRAS = [requirement for name in ("proxy", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]]
+DEVELOPMENT = [
+    requirement
+    for line in PROJECT["optional-dependencies"]["dev"]
+    if (requirement := Requirement(line)).name != PROJECT["name"]
+]
+DEVELOPMENT += [requirement for requirement in USERS_EXTRAS if requirement.name not in {each.name for each in DEVELOPMENT}]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 LOCKED = {
     canonicalize_name(name): Version(version)
     for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
 }
+
+
+OPTIONAL = {
+    "gym_capture/testing/": {"pytest"},
+    "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp"},
+    "gym_capture/recording/": {"brotli"},
+    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic"},
+    "gym_capture/examples/": {"openai", "anthropic", "uvicorn"},
+}
+"""What a folder may import because an extra of the package brings it."""
 
 
 def imported_packages(source: str) -> Iterator[str]:
@@ -44,7 +63,7 @@ def undeclared(sources: dict[str, str]) -> list[str]:
         for name, source in sources.items()
         for package in set(imported_packages(source))
         if package != "gym_capture"
-        and not (package == "pytest" and name.startswith("gym_capture/testing/"))  # the `testing` extra
+        and not any(name.startswith(folder) and package in packages for folder, packages in OPTIONAL.items())
         and package not in sys.stdlib_module_names
         and declared.isdisjoint(canonicalize_name(owner) for owner in owners.get(package, [package]))
     )
