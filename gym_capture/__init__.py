@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gym_capture.api import connect, start
     from gym_capture.client.client import CaptureClient
+    from gym_capture.client.verifier import current_verifier, verifier
     from gym_capture.config import CaptureConfig, load_config
     from gym_capture.errors import GymCaptureError
     from gym_capture.storage.store import CaptureStore
@@ -24,8 +25,10 @@ _HOME = {
     "CaptureStore": "gym_capture.storage.store",
     "GymCaptureError": "gym_capture.errors",
     "connect": "gym_capture.api",
+    "current_verifier": "gym_capture.client.verifier",
     "load_config": "gym_capture.config",
     "start": "gym_capture.api",
+    "verifier": "gym_capture.client.verifier",
 }
 
 __all__ = [
@@ -35,8 +38,10 @@ __all__ = [
     "GymCaptureError",
     "__version__",
     "connect",
+    "current_verifier",
     "load_config",
     "start",
+    "verifier",
 ]
 
 

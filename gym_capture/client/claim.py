@@ -14,6 +14,7 @@ from gym_capture.client.issued import IssuedCalls
 from gym_capture.client.operations import ClaimState, Commit, Committed, Release, Ticket
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.client.trouble_log import logger
+from gym_capture.client.verifier import with_verifier
 from gym_capture.errors import GymCaptureError, InvalidExchange
 from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.model.exchange import Snapshot, check_dialect
@@ -54,7 +55,7 @@ class ClaimHandle:
             )
         self._host = host
         self._issued = issued
-        self._fields = freeze_fields({**fields, "model_call_id": model_call_id})
+        self._fields = freeze_fields({**with_verifier(fields), "model_call_id": model_call_id})
         self._model_call_id = model_call_id
         self._snapshot: Snapshot | None = None
         self._reason: str | None = None
@@ -62,6 +63,7 @@ class ClaimHandle:
         self._started = 0.0
         self._first_token_ms: float | None = None
         self._committed: Committed | None = None
+        self._detached: Commit | Release | None = None
         self._ticket = Ticket(rollout_id, identity, generation)
         self._incarnation: object = None
 
@@ -74,23 +76,35 @@ class ClaimHandle:
 
     @property
     def outcome(self) -> CallOutcome | None:
-        """What became of the exchange; None inside the block, unless the claim itself was refused (`fenced`)."""
-        return self._committed.outcome if self._committed is not None else self._ticket.outcome
+        """What became of the exchange; None inside the block, unless the claim itself was refused (`fenced`).
+
+        After `detach` it is None until the exchange is on disk or lost, which nobody is told of.
+        """
+        committed = self._answered()
+        return committed.outcome if committed is not None else self._ticket.outcome
 
     @property
     def call_index(self) -> int | None:
         """The exchange's place in its rollout, once it is durable."""
-        if self._committed is None or self._committed.call_index == PENDING_INDEX:
+        committed = self._answered()
+        if committed is None or committed.call_index == PENDING_INDEX:
             return None
-        return self._committed.call_index
+        return committed.call_index
 
     @property
     def generation(self) -> int | None:
         """The generation that the call belongs to; None while that is not known."""
         generation = self._ticket.generation
-        if generation == CURRENT and self._committed is not None:
-            generation = self._committed.generation
+        committed = self._answered()
+        if generation == CURRENT and committed is not None:
+            generation = committed.generation
         return None if generation == CURRENT else generation
+
+    def _answered(self) -> Committed | None:
+        detached = self._detached
+        if self._committed is None and detached is not None and detached.done:
+            self._committed = detached.value
+        return self._committed
 
     # -- what it is told ----------------------------------------------------------------------------------------
 
@@ -184,15 +198,37 @@ class ClaimHandle:
             self._committed = Committed(value, self._ticket.generation)
             logger.warning("an exchange of rollout %s is lost: %s", self._ticket.rollout, error)
 
+    def detach(self, cause: str = "cancelled") -> None:
+        """Leave the claim at once, without waiting: what is known of the call is committed in the background.
+
+        What `complete` was given is committed as it is, what `release` said is done. Otherwise the request, response
+        and other fields that were noted are committed as a failed call, whatever of them there is. Safe where nothing
+        can be awaited: in a task that is being cancelled, while its loop closes, in another thread. Leaving the block
+        afterwards, or detaching again, changes nothing. Quiescence and `CaptureClient.close` wait for the commit. While
+        the owner is away it is buffered, and dropped (counted, the rollout marked) when the buffer is full.
+
+        Args:
+            cause: the `error_category` of the failure, unless `note` gave one.
+
+        Raises:
+            RuntimeError: the claim was not entered yet.
+        """
+        ticket = self._ticket
+        if not ticket.entered and not ticket.leaving:
+            raise RuntimeError("a claim is detached after it was entered: async with rollout.claim(...) as call")
+        if not self._begins_to_leave():
+            return
+        if self._reason is not None:
+            self._detached = Release(ticket, self._reason)
+        else:
+            snapshot = self._snapshot or self._failed(cause)
+            self._detached = Commit(ticket.rollout, ticket.generation, snapshot, ticket, impatient=True)
+        self._host.post(self._detached)
+
     def _closing(self, error: BaseException | None) -> Commit | Release | None:
         """What closes the claim, given how the block was left."""
         ticket = self._ticket
-        if ticket.leaving or not ticket.entered:
-            return None
-        ticket.leaving = True
-        if self._incarnation is not self._host.incarnation:
-            # A forked child left the block: the claim is the parent's.
-            self._committed = Committed(CallOutcome.RELEASED, ticket.generation)
+        if not self._begins_to_leave():
             return None
         snapshot = self._snapshot
         if self._reason is not None:
@@ -202,9 +238,24 @@ class ClaimHandle:
             if error is None or (destroyed and self._fields.get("response") is None):
                 return Release(ticket, RELEASED)
             category = "cancelled" if destroyed else error_category_for_exception(error)
-            snapshot = self._frozen({"error_category": self._fields.get("error_category") or category})
+            snapshot = self._failed(category)
         impatient = error is not None and not isinstance(error, Exception)
         return Commit(ticket.rollout, ticket.generation, snapshot, ticket, impatient=impatient)
+
+    def _begins_to_leave(self) -> bool:
+        """Whether this is what closes the claim: once, after it was entered, in the process that entered it."""
+        ticket = self._ticket
+        if ticket.leaving or not ticket.entered:
+            return False
+        ticket.leaving = True
+        if self._incarnation is self._host.incarnation:
+            return True
+        # A forked child left the block: the claim is the parent's.
+        self._committed = Committed(CallOutcome.RELEASED, ticket.generation)
+        return False
+
+    def _failed(self, category: str) -> Snapshot:
+        return self._frozen({"error_category": self._fields.get("error_category") or category})
 
     def __del__(self) -> None:
         ticket = getattr(self, "_ticket", None)

@@ -11,6 +11,7 @@ from gym_capture.client.host import Host
 from gym_capture.client.issued import IssuedCalls
 from gym_capture.client.operations import Commit, Committed
 from gym_capture.client.outcome import CallOutcome
+from gym_capture.client.verifier import with_verifier
 from gym_capture.errors import (
     ConflictingExchange,
     DroppedExchange,
@@ -73,6 +74,14 @@ class RolloutHandle:
         """
         return self._issued.count
 
+    def count_issued_elsewhere(self, calls: int = 1) -> None:
+        """Add calls that are issued for this rollout and claimed by somebody else, a capturing proxy say.
+
+        Raises:
+            ValueError: not a whole number from 0 on.
+        """
+        self._issued.add_elsewhere(calls)
+
     def claim(
         self,
         *,
@@ -90,7 +99,8 @@ class RolloutHandle:
             model_ref: the model server that is called, `{type, name}`.
             model_call_id: the call's identity in the rollout; made up when absent. The same id again is a retry.
             request: kept in case the call fails before `complete`.
-            verifier_invocation: `{invocation_id, name}` when a verifier makes the call.
+            verifier_invocation: `{invocation_id, name}` when a verifier makes the call; None: that of the
+                `gym_capture.verifier` block around this, if there is one.
             exchange_fields: any other key of the exchange.
 
         Raises:
@@ -122,7 +132,7 @@ class RolloutHandle:
             DroppedExchange: the owner is away and the buffer is full.
             ClientClosed: the client was closed.
         """
-        frozen = snapshot(exchange, lambda: self._host.entropy.bytes(16).hex())
+        frozen = snapshot(with_verifier(exchange), lambda: self._host.entropy.bytes(16).hex())
         self._issued.add(frozen.model_call_id)
         committed: Committed = await self._host.perform(Commit(self._id, self._generation, frozen))
         if committed.outcome in (CallOutcome.DURABLE, CallOutcome.DUPLICATE):
@@ -201,6 +211,10 @@ class BlockingRollout:
     def issued(self) -> int:
         """As `RolloutHandle.issued`."""
         return self._rollout.issued
+
+    def count_issued_elsewhere(self, calls: int = 1) -> None:
+        """As `RolloutHandle.count_issued_elsewhere`."""
+        self._rollout.count_issued_elsewhere(calls)
 
     def claim(self, *, dialect: str, **exchange_fields: Any) -> BlockingClaim:
         """As `RolloutHandle.claim`, to be used with `with`."""

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gym_capture.model.json_values import is_unicode
+from gym_capture.model.json_values import clean_text, is_unicode
 from gym_capture.model.metrics import aggregate
 
 VERIFIER_KEY = "verifier_invocation"
 VERIFIER_ID_FIELD = "verifier_invocation_id"
+
+VERIFIER_ID_HEADER = "x-ng-verifier-invocation-id"
+VERIFIER_NAME_HEADER = "x-ng-verifier-name"
+"""The headers that declare a verifier's call over HTTP. Their values are percent-encoded UTF-8."""
+
+DEFAULT_VERIFIER_NAME = "verifier"
+"""The name of an invocation whose request names none."""
 
 
 class VerifierInvocation(BaseModel):
@@ -30,6 +38,35 @@ class VerifierInvocation(BaseModel):
 
     invocation_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
+
+
+def verifier_headers(invocation: VerifierInvocation) -> dict[str, str]:
+    """The headers that declare an invocation."""
+    return {
+        VERIFIER_ID_HEADER: quote(invocation.invocation_id, safe=""),
+        VERIFIER_NAME_HEADER: quote(invocation.name, safe=""),
+    }
+
+
+def verifier_from_headers(headers: Mapping[str, str]) -> VerifierInvocation | None:
+    """The invocation that a request's headers declare; None when they name no id.
+
+    Args:
+        headers: by lower-case name. What is no percent-encoded UTF-8 is taken as it stands.
+    """
+    invocation_id = _from_header(headers.get(VERIFIER_ID_HEADER))
+    if not invocation_id:
+        return None
+    name = _from_header(headers.get(VERIFIER_NAME_HEADER))
+    return VerifierInvocation(invocation_id=invocation_id, name=name or DEFAULT_VERIFIER_NAME)
+
+
+def _from_header(value: str | None) -> str:
+    text = (value or "").strip(" \t")
+    try:
+        return clean_text(unquote(text, errors="strict"))
+    except UnicodeDecodeError:
+        return clean_text(text)
 
 
 def verifier_declaration(exchange: Mapping[str, Any]) -> tuple[str, str] | None:

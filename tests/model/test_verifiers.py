@@ -9,7 +9,14 @@ from pydantic import ValidationError
 
 from gym_capture.model.merge import RolloutEvidence, attach_capture, capture_value
 from gym_capture.model.record import derive_fields, record_view
-from gym_capture.model.verifiers import VerifierInvocation, resolve_verifiers, split_metrics, verifier_declaration
+from gym_capture.model.verifiers import (
+    VerifierInvocation,
+    resolve_verifiers,
+    split_metrics,
+    verifier_declaration,
+    verifier_from_headers,
+    verifier_headers,
+)
 
 
 def exchange(tokens: int, verifier: tuple[str, str] | None = None) -> dict[str, Any]:
@@ -89,3 +96,31 @@ def test_resolving_keeps_the_order_of_appearance() -> None:
 def test_an_invocation_needs_an_id_and_a_name(fields: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         VerifierInvocation.model_validate(fields)
+
+
+@pytest.mark.parametrize("name", ["judge", "Richter für 100 %", "評", "a b\r\nx: y", "\U0001f600", "a+b"])
+def test_headers_carry_any_text_and_stay_one_ascii_line(name: str) -> None:
+    invocation = VerifierInvocation(invocation_id=f"id {name}", name=name)
+    headers = verifier_headers(invocation)
+    assert list(headers) == ["x-ng-verifier-invocation-id", "x-ng-verifier-name"]
+    assert all(value.isascii() and value.isprintable() and " " not in value for value in headers.values())
+    assert verifier_from_headers(headers) == invocation
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"x-ng-verifier-name": "judge"}, None),
+        ({"x-ng-verifier-invocation-id": " "}, None),
+        ({"x-ng-verifier-invocation-id": "v1"}, ("v1", "verifier")),
+        ({"x-ng-verifier-invocation-id": " v1\t", "x-ng-verifier-name": ""}, ("v1", "verifier")),
+        ({"x-ng-verifier-invocation-id": "v%FF", "x-ng-verifier-name": "100%"}, ("v%FF", "100%")),
+        ({"x-ng-verifier-invocation-id": "v\udcff", "x-ng-verifier-name": "%ED%A0%80"}, ("v\\udcff", "%ED%A0%80")),
+    ],
+)
+def test_headers_that_are_not_as_they_should_be_still_declare_what_can_be_read(
+    headers: dict[str, str], expected: tuple[str, str] | None
+) -> None:
+    found = verifier_from_headers(headers)
+    assert (found and (found.invocation_id, found.name)) == expected
