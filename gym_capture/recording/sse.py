@@ -1,0 +1,178 @@
+"""Server-sent events, split from a body as its bytes pass (WHATWG HTML, "Server-sent events").
+
+A byte order mark, LF, CR and CRLF, comments, fields without a colon and fields nobody knows are read as the standard
+says. What it leaves out, because the bytes are evidence here: each event knows where it began and its own raw lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_FIELDS = (b"data", b"event", b"id", b"retry")
+
+
+class Event(NamedTuple):
+    """One event.
+
+    Fields: its `name` (b"" when it has none); its `data`, lines joined by LF (None when it had no field of the
+    standard at all, or was `too_long`); the offsets of its first field and of the byte after it in the bytes that were
+    fed last (`start` is 0 when it began in earlier ones); its raw `lines`; whether it was `too_long` to be kept.
+    """
+
+    name: bytes
+    data: bytes | None
+    start: int
+    end: int
+    lines: list[bytes]
+    too_long: bool
+
+    @property
+    def raw(self) -> bytes:
+        """The event's own bytes (their beginning when it was too long)."""
+        return b"".join(self.lines)
+
+
+class EventParser:
+    """Splits a body into events, in linear time, holding no more than the event that is under way.
+
+    Args:
+        limit_bytes: an event with more bytes than this is not kept; where it ends is still seen.
+        closing_data: data that makes an event as soon as its line is complete, before the blank line: `[DONE]`.
+    """
+
+    def __init__(self, limit_bytes: int, closing_data: bytes | None = None) -> None:
+        self._limit = limit_bytes
+        self._closing_data = closing_data
+        self._partial = bytearray()
+        self._partial_start = 0
+        self._first_line = True
+        self._after_cr = False
+        self._fed = 0
+        self._clear()
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that `data` completes. To be consumed before the next call, or not at all any more."""
+        base = self._fed
+        self._fed += len(data)
+        offset = 0
+        if self._after_cr and data:
+            self._after_cr = False
+            if data[0] == 0x0A:
+                offset = 1
+                if self._lines:
+                    self._lines.append(b"\n")
+        # bytes.splitlines ends lines where the standard does: LF, CR, CRLF and nothing else.
+        lines = (data[offset:] if offset else data).splitlines(keepends=True)
+        if not lines:
+            return
+        for line in lines:
+            begin = offset
+            offset += len(line)
+            content = line.rstrip(b"\r\n")
+            if len(content) == len(line):
+                self._hold_partial(line, base + begin)
+                return
+            begin += base
+            if self._partial:
+                begin = self._partial_start
+                line, content = self._complete_partial(line, content)
+            if self._first_line:
+                self._first_line = False
+                content = content.removeprefix(_BYTE_ORDER_MARK)
+            if content:
+                event = self._take_line(line, content, begin, base, offset)
+            elif self._lines:
+                event = self._dispatch(line, base, offset)
+            else:
+                continue
+            if event is not None:
+                yield event
+        self._after_cr = data.endswith(b"\r")
+
+    def finish(self) -> Event | None:
+        """The event that the body's end cut, its last line taken for complete; None when it ended between events."""
+        if self._partial:
+            line, content = self._complete_partial(b"", b"")
+            if self._first_line:
+                content = content.removeprefix(_BYTE_ORDER_MARK)
+            closing = self._take_line(line, content, self._partial_start, self._fed, 0) if content else None
+            if closing is not None:
+                return closing
+        return self._event(self._fed, 0) if self._lines else None
+
+    def _clear(self) -> None:
+        self._name = b""
+        self._data: list[bytes] = []
+        self._lines: list[bytes] = []
+        self._known = False
+        self._size = 0
+        self._too_long = False
+        self._start = 0
+
+    def _hold_partial(self, piece: bytes, position: int) -> None:
+        if not self._partial:
+            self._partial_start = position
+        if self._too_long:
+            self._partial[:] = b"-"  # nothing of it is kept, but that the line is not blank
+            return
+        room = self._limit + 1 - self._size - len(self._partial)
+        self._partial += piece if len(piece) <= room else piece[:room]
+
+    def _complete_partial(self, line: bytes, content: bytes) -> tuple[bytes, bytes]:
+        room = max(self._limit + 1 - self._size - len(self._partial), 0)
+        head = bytes(self._partial)
+        self._partial.clear()
+        if len(content) > room:
+            content = line = content[:room]
+        return head + line, head + content
+
+    def _take_line(self, line: bytes, content: bytes, begin: int, base: int, end: int) -> Event | None:
+        value: bytes
+        if content.startswith(b"data:"):
+            field = b"data"
+            value = content[6:] if content[5:6] == b" " else content[5:]
+        else:
+            field, _, value = content.partition(b":")
+            value = value.removeprefix(b" ")
+        lines = self._lines
+        if not field and not lines:
+            return None  # a comment between events
+        if not lines:
+            self._start = begin
+        if self._too_long:
+            return None
+        self._size += len(content)
+        if self._size > self._limit:
+            lines.append(line[: self._limit + 1])
+            self._too_long = True
+            self._data.clear()
+            if field in _FIELDS:
+                self._known = True
+            return None
+        lines.append(line)
+        if field == b"data":
+            closing = self._closing_data
+            if closing is not None and not self._data and value.lstrip().startswith(closing):
+                self._data.append(closing)
+                return self._dispatch(b"", base, end)
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value
+        elif field not in _FIELDS:
+            return None
+        self._known = True
+        return None
+
+    def _dispatch(self, line: bytes, base: int, end: int) -> Event | None:
+        """The event under way, which a blank line ended; None when it has no data and so is none."""
+        self._lines.append(line)
+        event = self._event(base, end) if self._data or not self._known or self._too_long else None
+        self._clear()
+        return event
+
+    def _event(self, base: int, end: int) -> Event:
+        data = self._data
+        joined = None if not data else data[0] if len(data) == 1 else b"\n".join(data)
+        return Event(self._name, joined, max(self._start - base, 0), end, self._lines, self._too_long)
