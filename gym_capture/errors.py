@@ -123,8 +123,16 @@ class OutputError(GymCaptureError):
     """The collector's output or failures file is held by another run, not its own, or cannot be written."""
 
 
+class MissingExtra(GymCaptureError, ImportError):
+    """An optional part of the package is used whose extra is not installed; the message has the command."""
+
+
 class WorkersUnavailable(GymCaptureError):
     """The collector's worker processes die as they start, so nothing can be rolled out."""
+
+
+class ProxyUnavailable(GymCaptureError):
+    """A capturing proxy cannot listen, lacks a package, or dies as it starts."""
 
 
 class _Registry:
