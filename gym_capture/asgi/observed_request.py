@@ -1,0 +1,156 @@
+"""One request of a rollout, observed while an app answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gym_capture.asgi.messages import App, Message, Receive, Scope, Send
+from gym_capture.asgi.redirect import Redirects
+from gym_capture.model.error_category import error_category_for_exception
+from gym_capture.recording.captured_call import CapturedCall
+from gym_capture.recording.recorder import CATEGORIES
+
+UNOBSERVED = "unobserved"
+"""The reason that marks a rollout when a request of it may have called a model in a way that is not recorded."""
+
+_NO_SUCH_CALL = (404, 405)
+
+
+class ObservedRequest:
+    """Stands between a server and an app, for one request.
+
+    Args:
+        call: what records it; None: nothing does (a request that calls no model), and only redirects are seen to.
+        recorded: whether the call is one that can be committed (of a known dialect).
+        redirects: where the app may send its caller.
+        receive, send: the server's.
+    """
+
+    def __init__(
+        self, call: CapturedCall | None, recorded: bool, redirects: Redirects, receive: Receive, send: Send
+    ) -> None:
+        self._call = call
+        self._recorded = recorded
+        self._redirects = redirects
+        self._receive_next = receive
+        self._send_on = send
+        self._status = 0
+        self._redirected = False
+        self._started = False
+        self._ended = False
+        self._gone = False
+
+    async def run(self, app: App, scope: Scope) -> None:
+        """Claim, let the app answer, and see to it that the claim is closed however that ends."""
+        call = self._call
+        if call is None:
+            await app(scope, self._receive_next, self.send)
+            return
+        await call.begin()
+        try:
+            await app(scope, self.receive, self.send)
+        except BaseException as error:
+            self._let_go(call, "cancelled" if self._gone else cause_of(error))
+            raise
+        # Nothing was raised, and still the response may have no end: a client that left, or an app that forgot.
+        self._let_go(call, "cancelled" if self._gone else "incomplete")
+
+    def _let_go(self, call: CapturedCall, cause: str) -> None:
+        if self._recorded:
+            call.detach(cause)
+        else:
+            call.abandon(UNOBSERVED)
+
+    # -- the server's side --------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """The next message of the server, seen as the app takes it."""
+        message = await self._receive_next()
+        kind = message["type"]
+        if kind == "http.request":
+            if self._call is not None:
+                self._call.request_body(message.get("body", b""))
+        elif kind == "http.disconnect":
+            self._gone = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass on what the app says; its last word waits until the exchange is on disk."""
+        kind = message["type"]
+        if kind == "http.response.start" and not self._started:
+            await self._forward(self._begun(message))
+        elif kind == "http.response.body" and self._started and not self._ended and self._call is not None:
+            await self._body(self._call, message)
+        else:
+            await self._forward(message)
+
+    async def _forward(self, message: Message) -> None:
+        try:
+            await self._send_on(message)
+        except Exception:
+            self._gone = True
+            raise
+
+    # -- the response -------------------------------------------------------------------------------------------
+
+    def _begun(self, message: Message) -> Message:
+        self._started = True
+        status = self._status = message.get("status", 0)
+        headers: Sequence[tuple[bytes, bytes]] = [
+            (bytes(name), bytes(value)) for name, value in message.get("headers") or ()
+        ]
+        if 300 <= status < 400:
+            message = self._redirect(message, headers)
+        if self._call is not None:
+            self._call.response_started(status, headers)
+        return message
+
+    def _redirect(self, message: Message, headers: Sequence[tuple[bytes, bytes]]) -> Message:
+        changed = False
+        kept: list[tuple[bytes, bytes]] = []
+        for name, value in headers:
+            if name.lower() == b"location":
+                location = value.decode("latin-1")
+                followed = self._redirects.follow(location)
+                self._redirected = followed is not None
+                if followed is not None and followed != location:
+                    changed, value = True, followed.encode("latin-1")
+            kept.append((name, value))
+        return {**message, "headers": kept} if changed else message
+
+    async def _body(self, call: CapturedCall, message: Message) -> None:
+        data = message.get("body", b"")
+        hold = call.response_body(data)
+        if not message.get("more_body", False):
+            self._ended = True
+            call.response_ended()
+        elif hold is None:
+            await self._forward(message)
+            return
+        if call.closed:
+            await self._forward(message)
+            return
+        if hold:
+            # What comes before the terminal event does not wait with it.
+            await self._forward({**message, "body": data[:hold], "more_body": True})
+            message = {**message, "body": data[hold:]}
+        await self._settle(call)
+        await self._forward(message)
+
+    async def _settle(self, call: CapturedCall) -> None:
+        if self._redirected:
+            # The caller asks again, under the prefix: this request made no call.
+            await call.release("")
+        elif self._recorded and not 300 <= self._status < 400:
+            await call.commit()
+        else:
+            await call.release("" if self._status in _NO_SUCH_CALL else UNOBSERVED)
+
+
+def cause_of(error: BaseException) -> str:
+    """The category of a call whose app raised; an error may name its own."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return "cancelled"
+    told = getattr(error, "error_category", None)
+    return told if isinstance(told, str) and told in CATEGORIES else error_category_for_exception(error)

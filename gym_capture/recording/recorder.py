@@ -1,0 +1,368 @@
+"""What one HTTP exchange with a model server is recorded as, built up while its bytes pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gym_capture.model.error_category import error_category_for
+from gym_capture.model.json_text import encode_json, parse_json
+from gym_capture.model.json_values import clean_text
+from gym_capture.model.verifiers import VERIFIER_KEY, verifier_from_headers
+from gym_capture.recording.body import Body
+from gym_capture.recording.content_encoding import Decoder
+from gym_capture.recording.credentials import Credentials
+from gym_capture.recording.reassembly import StreamReassembly
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+SESSION_HEADERS = ("x-client-session-id", "x-claude-code-session-id")
+"""Where clients name their session; the first that is there counts."""
+
+NOTES = {
+    "upstream_attempted": bool,
+    "response_source": str,
+    "upstream_status_code": int,
+    "local_response_reason": str,
+    "error_category": str,
+}
+"""The exchange fields that an app may give about its own call, with their types."""
+
+CATEGORIES = frozenset(
+    {
+        "auth",
+        "cancelled",
+        "capture_parse_error",
+        "client_error",
+        "connection",
+        "context_length_exceeded",
+        "exception",
+        "incomplete",
+        "not_found",
+        "rate_limit",
+        "stream_truncated",
+        "timeout",
+        "upstream_error",
+    }
+)
+"""Every `error_category` there is."""
+
+_UNREADABLE = "capture_parse_error"
+_TOO_LONG = "context_length_exceeded"
+_MOST_TEXT = 256
+_META_BYTES = 1 << 16
+"""What the fields beside the payloads may come to."""
+_LONGEST_ERROR_BYTES = 1 << 20
+"""A larger body of a failed call is not searched for a code."""
+_STREAM_FACTOR = 16
+"""How much longer than its response an encoded stream may be, once decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPolicy:
+    """How much of an exchange is kept.
+
+    Args:
+        limit_bytes: the most that request and response may have, together, to be kept.
+        keep_raw_streams: keep each stream's own bytes, too.
+    """
+
+    limit_bytes: int
+    keep_raw_streams: bool = False
+
+    @property
+    def payload_bytes(self) -> int:
+        """The part of the limit that is left for payloads."""
+        return max(self.limit_bytes - _META_BYTES, self.limit_bytes // 2)
+
+
+class ExchangeRecorder:
+    """Observes one exchange. Feed it what passes, in order; it changes nothing and holds no more than the policy says.
+
+    Args:
+        dialect: `responses`, `chat` or `messages`.
+        policy: how much is kept.
+        request_headers: as they came. They are not kept.
+
+    Attributes:
+        verifier: the invocation that the headers declare, as an exchange shows it, or None.
+        client_session_id: the session that the headers name, or None.
+        notes: exchange fields (`NOTES`) that whoever answers may set at any time before the end.
+    """
+
+    def __init__(self, dialect: str, policy: RecordingPolicy, request_headers: Headers = ()) -> None:
+        given = list(request_headers)
+        headers = _by_name(given)
+        self._dialect = dialect
+        self._policy = policy
+        self._credentials = Credentials(given)
+        self._request = Body(policy.payload_bytes, _length(headers))
+        self._request_encodings = ", ".join(headers.get("content-encoding", ()))
+        self._status: int | None = None
+        self._response: Body | None = None
+        self._response_encodings = ""
+        self._expected: int | None = None
+        self._stream: StreamReassembly | None = None
+        self._decoder: Decoder | None = None
+        self._size = 0
+        self._ended = False
+        self.notes: dict[str, Any] = {}
+        single = {name: values[0] for name, values in headers.items()}
+        self.client_session_id = self._session(single)
+        self.verifier = self._verifier(single)
+
+    def _session(self, headers: Mapping[str, str]) -> str | None:
+        for name in SESSION_HEADERS:
+            text = headers.get(name, "").strip()
+            if text:
+                return clean_text(self._credentials.scrub_text(text)[:_MOST_TEXT])
+        return None
+
+    def _verifier(self, headers: Mapping[str, str]) -> dict[str, str] | None:
+        invocation = verifier_from_headers(headers)
+        if invocation is None:
+            return None
+        return {
+            "invocation_id": self._credentials.scrub_text(invocation.invocation_id)[:_MOST_TEXT],
+            "name": self._credentials.scrub_text(invocation.name)[:_MOST_TEXT],
+        }
+
+    # -- what passes --------------------------------------------------------------------------------------------
+
+    def request_body(self, data: bytes) -> None:
+        """The next bytes of the request's body."""
+        self._request.add(data)
+
+    def response_started(self, status: int, headers: Headers) -> None:
+        """The response's head."""
+        by_name = _by_name(headers)
+        self._status = status
+        self._expected = _length(by_name)
+        self._response_encodings = ", ".join(by_name.get("content-encoding", ()))
+        content_type = by_name.get("content-type", ("",))[0]
+        if content_type.partition(";")[0].strip().lower() == "text/event-stream":
+            limit = self._policy.payload_bytes
+            self._stream = StreamReassembly(self._dialect, limit_bytes=limit, keep_raw=self._policy.keep_raw_streams)
+            decoder = Decoder(self._response_encodings, limit * _STREAM_FACTOR)
+            self._decoder = decoder if decoder.named else None
+        else:
+            self._response = Body(self._policy.payload_bytes, self._expected)
+
+    def response_body(self, data: bytes) -> int | None:
+        """The next bytes of the response's body.
+
+        Returns:
+            From where in `data` on it completes the response: with the stream's terminal event, or with the last byte
+            that the head announced. None while more is to come, and for what follows.
+        """
+        if self._ended or not data:
+            return None
+        self._size += len(data)
+        hold: int | None = None
+        if self._stream is not None:
+            hold = self._feed(self._stream, data)
+        elif self._response is not None:
+            self._response.add(data)
+        if hold is None and self._expected is not None and self._size >= self._expected:
+            hold = 0
+        self._ended = hold is not None
+        return hold
+
+    def _feed(self, stream: StreamReassembly, data: bytes) -> int | None:
+        if self._decoder is None:
+            return stream.feed(data)
+        hold: int | None = None
+        for piece in self._decoder.feed(data):
+            if stream.feed(piece) is not None:
+                hold = 0
+        return hold
+
+    def response_ended(self) -> None:
+        """The response's body is over."""
+        self._ended = True
+
+    @property
+    def first_token_seen(self) -> bool:
+        """Whether a stream has begun to answer."""
+        return self._stream is not None and self._stream.first_token_seen
+
+    # -- what is recorded ---------------------------------------------------------------------------------------
+
+    def exchange_fields(self, cause: str | None = None) -> dict[str, Any]:
+        """What `ClaimHandle.complete` is to be given. To be called once, at the end.
+
+        Args:
+            cause: why the call ended early, where it did: an `error_category`.
+        """
+        payloads = _Payloads(self._policy.payload_bytes)
+        request, request_trouble = self._body(self._request, self._request_encodings)
+        payloads.put("request", request, self._request.size if request_trouble == "overflowed" else None)
+        trouble = request_trouble is not None or not is_json(request)
+        if self._stream is not None:
+            trouble |= self._put_stream(self._stream, payloads)
+        elif self._response is not None:
+            response, response_trouble = self._body(self._response, self._response_encodings)
+            payloads.put("response", response, self._size if response_trouble == "overflowed" else None)
+            trouble |= response_trouble is not None or not is_json(response)
+        else:
+            payloads.put("response", None)
+        notes = {name: value for name, value in self.notes.items() if _is_note(name, value)}
+        category = notes.pop("error_category", None)
+        category = category or self._category(cause, trouble | payloads.shrink(), payloads.fields.get("response"))
+        fields = {**payloads.fields, "status_code": self._status, "error_category": category}
+        for name, value in notes.items():
+            fields[name] = self._credentials.scrub_text(value)[:_MOST_TEXT] if isinstance(value, str) else value
+        if self.client_session_id is not None:
+            fields["client_session_id"] = self.client_session_id
+        if self.verifier is not None:
+            fields[VERIFIER_KEY] = self.verifier
+        return fields
+
+    def _body(self, body: Body, encodings: str) -> tuple[bytes | None, str | None]:
+        """A whole body as it is stored, and what was wrong with it (`Decoder.trouble`)."""
+        data = body.data
+        if data is None:
+            return None, "overflowed"
+        decoder = Decoder(encodings, self._policy.payload_bytes)
+        trouble: str | None = None
+        if decoder.named and data:
+            decoded = b"".join(decoder.feed(data))
+            decoder.finish()
+            trouble = decoder.trouble
+            if trouble == "overflowed":
+                return None, trouble
+            # What cannot be undone at all is kept as it came; of what breaks, as far as it goes.
+            data = data if trouble == "unknown" else decoded
+        return self._credentials.scrub_bytes(data) or None, trouble
+
+    def _put_stream(self, stream: StreamReassembly, payloads: _Payloads) -> bool:
+        """A stream's payloads; whether anything of them could not be read."""
+        stream.finish()
+        decoder = self._decoder
+        if decoder is not None and self._ended and stream.terminal is None:
+            decoder.finish()
+        overflowed = stream.overflowed or (decoder is not None and decoder.trouble == "overflowed")
+        response = None if overflowed else self._credentials.scrub_json(stream.response)
+        size = self._size if overflowed else None
+        payloads.put("response", response, size, at_most=decoder.size if decoder is not None else self._size)
+        raw = stream.raw
+        if raw:
+            payloads.put("response_raw", self._credentials.scrub_bytes(raw))
+        unread = stream.response is None and not stream.understood
+        return overflowed or unread or (decoder is not None and decoder.trouble is not None)
+
+    def _category(self, cause: str | None, trouble: bool, response: Any) -> str | None:
+        stream = self._stream
+        if not self._ended and cause is not None:
+            return cause
+        if self._status is not None and self._status >= 400:
+            code = _error_code(response if stream is None else stream.error)
+            return _TOO_LONG if code == _TOO_LONG else error_category_for(self._status)
+        if stream is not None and stream.terminal in ("error", "incomplete"):
+            codes = {_error_code(stream.error), _error_code(stream.response)}
+            if _TOO_LONG in codes:
+                return _TOO_LONG
+            return "upstream_error" if stream.terminal == "error" else "incomplete"
+        if trouble:
+            return _UNREADABLE
+        if self._status is None:
+            return "incomplete"
+        return "stream_truncated" if stream is not None and stream.terminal is None else None
+
+
+class _Payloads:
+    """The payloads of an exchange, with their sizes where they are not kept."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self.fields: dict[str, Any] = {}
+        self._most: dict[str, int] = {}
+
+    def put(self, key: str, value: Any, size: int | None = None, at_most: int | None = None) -> None:
+        """One payload.
+
+        Args:
+            size: bytes of one that was too large to keep, then `value` is None.
+            at_most: how many bytes a JSON value has at most.
+        """
+        self.fields[key] = value
+        if size is not None:
+            self.fields[f"{key}_bytes"] = size
+        if value is not None:
+            self._most[key] = len(value) if isinstance(value, bytes) else (at_most or 0)
+
+    def shrink(self) -> bool:
+        """Leave out the largest until the rest can be written as one exchange; whether that was needed."""
+        if sum(self._most.values()) <= self._limit:
+            return False
+        for key, value in self.fields.items():
+            if key in self._most and value is not None and not isinstance(value, bytes):
+                self._most[key] = len(encode_json(value)[0])
+        shrunk = False
+        while sum(self._most.values()) > self._limit:
+            largest = max(self._most, key=self._most.__getitem__)
+            self.fields[largest] = None
+            self.fields[f"{largest}_bytes"] = self._most.pop(largest)
+            shrunk = True
+        return shrunk
+
+
+def is_json(data: bytes | None) -> bool:
+    """Whether a body is JSON text, also where the standard refuses it (NaN)."""
+    if not data:
+        return False
+    try:
+        if not data.isascii():
+            data.decode("utf-8")
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            parse_json(data)
+        except (ValueError, RecursionError):
+            return False
+    return True
+
+
+def _error_code(value: Any) -> str | None:
+    """The code that an error names, in whichever provider's shape."""
+    if isinstance(value, bytes):
+        if len(value) > _LONGEST_ERROR_BYTES:
+            return None
+        try:
+            value = parse_json(value)
+        except (ValueError, RecursionError):
+            return None
+    for _ in range(3):  # {"response": {"error": {"code": ...}}} is the deepest
+        if not isinstance(value, Mapping):
+            return None
+        if _TOO_LONG in (value.get("code"), value.get("type")):
+            return _TOO_LONG
+        value = value.get("error") or value.get("response")
+    if isinstance(value, Mapping) and _TOO_LONG in (value.get("code"), value.get("type")):
+        return _TOO_LONG
+    return None
+
+
+def _is_note(name: str, value: Any) -> bool:
+    if type(value) is not NOTES.get(name):
+        return False
+    return name != "error_category" or value in CATEGORIES
+
+
+def _by_name(headers: Headers) -> dict[str, list[str]]:
+    by_name: dict[str, list[str]] = {}
+    for name, value in headers:
+        by_name.setdefault(name.decode("latin-1").strip().lower(), []).append(value.decode("latin-1"))
+    return by_name
+
+
+def _length(headers: Mapping[str, list[str]]) -> int | None:
+    """The announced length; None when there is none, or several that differ."""
+    texts = {text.strip() for value in headers.get("content-length", ()) for text in value.split(",")}
+    if len(texts) != 1:
+        return None
+    text = texts.pop()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
