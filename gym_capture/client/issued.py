@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 MOST_ISSUED = 2**53
 """No caller counts more calls than that; it is what every JSON reader can hold."""
@@ -22,15 +23,18 @@ def check_issued(issued: object) -> int:
 
 
 class IssuedCalls:
-    """Distinct model_call_ids that one handle and its copies in this process claimed or recorded."""
+    """Distinct model_call_ids that one handle and its copies in this process claimed or recorded, and what others claim
+    for them."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
+        self._elsewhere = 0
+        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def _own(self) -> set[str]:
         if self._pid != os.getpid():  # a forked child counts its own
-            self._ids, self._pid = set(), os.getpid()
+            self._ids, self._elsewhere, self._lock, self._pid = set(), 0, threading.Lock(), os.getpid()
         return self._ids
 
     def add(self, model_call_id: str) -> bool:
@@ -44,7 +48,13 @@ class IssuedCalls:
         """It was not made after all."""
         self._own().discard(model_call_id)
 
+    def add_elsewhere(self, calls: int) -> None:
+        """Calls are about to be made that somebody else claims (a proxy, say)."""
+        self._own()
+        with self._lock:
+            self._elsewhere = check_issued(self._elsewhere + check_issued(calls))
+
     @property
     def count(self) -> int:
         """How many."""
-        return len(self._own())
+        return len(self._own()) + self._elsewhere
