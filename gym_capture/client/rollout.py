@@ -74,6 +74,11 @@ class RolloutHandle:
         """
         return self._issued.count
 
+    @property
+    def max_exchange_bytes(self) -> int:
+        """Larger exchanges are refused, as far as this process knows."""
+        return self._host.options.max_exchange_bytes
+
     def count_issued_elsewhere(self, calls: int = 1) -> None:
         """Add calls that are issued for this rollout and claimed by somebody else, a capturing proxy say.
 
@@ -132,9 +137,10 @@ class RolloutHandle:
             DroppedExchange: the owner is away and the buffer is full.
             ClientClosed: the client was closed.
         """
-        frozen = snapshot(with_verifier(exchange), lambda: self._host.entropy.bytes(16).hex())
+        host = self._host
+        frozen = snapshot(with_verifier(exchange), lambda: host.entropy.bytes(16).hex(), host.options.redaction)
         self._issued.add(frozen.model_call_id)
-        committed: Committed = await self._host.perform(Commit(self._id, self._generation, frozen))
+        committed: Committed = await host.perform(Commit(self._id, self._generation, frozen))
         if committed.outcome in (CallOutcome.DURABLE, CallOutcome.DUPLICATE):
             return committed.call_index
         raise self._error(committed, frozen)
@@ -196,6 +202,11 @@ class BlockingRollout:
 
     def __init__(self, rollout: RolloutHandle) -> None:
         self._rollout = rollout
+
+    @property
+    def handle(self) -> RolloutHandle:
+        """The handle that this is the blocking twin of."""
+        return self._rollout
 
     @property
     def id(self) -> str:
