@@ -130,14 +130,14 @@ class ChatStream:
         self._choices: dict[int, _Choice] = {}
         self._begun = False
 
-    def take(self, payload: dict[str, Any], name: str) -> bool:
+    def take(self, payload: dict[str, Any], name: bytes) -> bool:
         choices = payload.get("choices")
-        understood = True
-        if type(choices) is list or payload.get("object") == "chat.completion.chunk" or payload.get("usage"):
+        kind = payload.get("object")
+        failed = bool(payload.get("error")) or name == b"error" or kind == "error"
+        understood = failed
+        if type(choices) is list or kind == "chat.completion.chunk" or payload.get("usage"):
             understood = self._take_chunk(payload, choices)
-        elif not payload.get("error") and name != "error" and payload.get("object") != "error":
-            return False
-        if payload.get("error") or name == "error" or payload.get("object") == "error":
+        if failed:
             self.terminal = "error"
             self.error = payload
         return understood

@@ -125,12 +125,12 @@ class Fragments:
     def add(self, key: str, value: Any) -> None:
         """Take one piece of a field."""
         kind = type(value)
-        if kind is str and self._joins and key not in _WHOLE:
-            if key != "name" or self.get(key) != value:  # some servers repeat the name whole
-                self.append_text(key, value)
-        elif value is None:
+        if value is None:
             if key not in self._fields:
                 self.put(key, None)
+        elif kind is str and self._joins and key not in _WHOLE:
+            if key != "name" or self.get(key) != value:  # some servers repeat the name whole
+                self.append_text(key, value)
         elif kind is dict and self._depth < _DEEPEST:
             self._merge_object(key, value)
         elif kind is list:
@@ -143,10 +143,10 @@ class Fragments:
     def put(self, key: str, value: Any) -> None:
         """Set a field to a whole value, whatever was there."""
         fields = self._fields
+        held = fields.get(key)
+        if type(held) is str and held == value:
+            return
         if key in fields:
-            held = fields[key]
-            if held is value or (type(held) is type(value) is str and held == value):
-                return
             growth = size_of(value) - (size_of(held) if not isinstance(held, (Text, Listing, Fragments)) else 0)
         else:
             growth = len(key) + 4 + size_of(value)

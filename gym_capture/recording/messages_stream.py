@@ -92,10 +92,10 @@ class MessagesStream:
         self._blocks: dict[int, _Block] = {}
         self._begun = False
 
-    def take(self, payload: dict[str, Any], name: str) -> bool:
+    def take(self, payload: dict[str, Any], name: bytes) -> bool:
         kind = payload.get("type")
         if type(kind) is not str:
-            kind = name
+            kind = name.decode("utf-8", "replace")
         if kind == "content_block_delta":
             return self._take_delta(payload)
         if kind == "content_block_start":

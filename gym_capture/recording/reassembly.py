@@ -19,7 +19,7 @@ class _Dialect(Protocol):
     first_token_seen: bool
     loose: bool
 
-    def take(self, payload: dict[str, Any], name: str) -> bool:
+    def take(self, payload: dict[str, Any], name: bytes) -> bool:
         """Take one event; whether it was of the dialect."""
 
     def take_closing(self) -> None:
@@ -162,17 +162,20 @@ class StreamReassembly:
     def _take(self, event: Event, data: bytes) -> None:
         stream = self._stream
         understood = True
-        if event.data is None:
+        payload = event.data
+        if payload is None:
             understood = False
             if event.too_long:
                 self._too_long = True
                 stream.terminal = stream.terminal_of(_name_of_long(event))
-        elif not event.data.strip():
+        elif payload[:1] == b"{":
+            understood = self._take_payload(event, payload)
+        elif not payload.strip():
             return
-        elif event.data.lstrip().startswith(b"[DONE]"):
+        elif payload.lstrip().startswith(b"[DONE]"):
             stream.take_closing()
         else:
-            understood = self._take_payload(event, event.data)
+            understood = self._take_payload(event, payload)
         if not understood:
             self._understood = False
         if not understood or stream.terminal == "error" or stream.loose:
@@ -182,17 +185,16 @@ class StreamReassembly:
 
     def _take_payload(self, event: Event, data: bytes) -> bool:
         stream = self._stream
-        name = event.name.decode("utf-8", "replace")
         payload = event_object(data)
         if payload is None:
-            if name == "error":
+            if event.name == b"error":
                 stream.terminal = "error"
                 stream.error = data.decode("utf-8", "replace")
             return False
         growth = self._growth
         growth.odd = False
         try:
-            return stream.take(payload, name) and not growth.odd
+            return stream.take(payload, event.name) and not growth.odd
         except Exception:  # noqa: BLE001 - one malformed event costs neither the others nor the exchange
             return False
 

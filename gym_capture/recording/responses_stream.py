@@ -89,10 +89,10 @@ class ResponsesStream:
         self._snapshot_size = 0
         self._items: dict[int, _Item] = {}
 
-    def take(self, payload: dict[str, Any], name: str) -> bool:
+    def take(self, payload: dict[str, Any], name: bytes) -> bool:
         kind = payload.get("type")
         if type(kind) is not str:
-            kind = name
+            kind = name.decode("utf-8", "replace")
         if kind.endswith(".delta"):
             self.first_token_seen = True
             return self._take_delta(kind[:-6], payload)

@@ -6,10 +6,13 @@ says. What it leaves out, because the bytes are evidence here: each event knows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PLAIN_EVENT = re.compile(rb"(?:event: ?([^\r\n]*+)\r?\n)?data: ?([^\r\n]++)\r?\n\r?\n").match
+"""An event as nearly every server writes it: found in one step, where the bytes hold all of it."""
 _FIELDS = (b"data", b"event", b"id", b"retry")
 
 
@@ -63,6 +66,17 @@ class EventParser:
                 offset = 1
                 if self._lines:
                     self._lines.append(b"\n")
+        if not self._lines and not self._partial and not self._first_line:
+            size = len(data)
+            while offset < size and (found := _PLAIN_EVENT(data, offset)) is not None:
+                end = found.end()
+                if end - offset > self._limit:
+                    break
+                name, payload = found.groups()
+                yield Event(name or b"", payload, offset, end, [data[offset:end]], False)
+                offset = end
+            if offset == size:
+                return
         # bytes.splitlines ends lines where the standard does: LF, CR, CRLF and nothing else.
         lines = (data[offset:] if offset else data).splitlines(keepends=True)
         if not lines:
