@@ -132,7 +132,7 @@ class WorkersUnavailable(GymCaptureError):
 
 
 class ProxyUnavailable(GymCaptureError):
-    """A capturing proxy cannot listen, lacks a package, or dies as it starts."""
+    """A capturing proxy cannot listen on its address, or dies as it starts."""
 
 
 class _Registry:

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from gym_capture.asgi.proxy_body import ClientGone, Message, Receive, RequestBody, UploadStalled
+from gym_capture.asgi.messages import Message, Receive, Scope, Send
+from gym_capture.asgi.proxy_body import ClientGone, RequestBody, UploadStalled
 from gym_capture.asgi.proxy_errors import LocalAnswer, UpstreamBroken, error_body
 from gym_capture.asgi.proxy_headers import BodyLength, body_length, request_headers, response_headers
 from gym_capture.asgi.proxy_upstream import parse_upstream
+from gym_capture.asgi.routed_scope import NOTES_KEY
 from gym_capture.config import ProxyConfig
 
 logger = logging.getLogger(__name__)
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-
-NOTES_KEY = "gym_capture.notes"
-"""Where in the scope a dictionary may be, to be filled with fields of the exchange (`upstream_status_code`, …)."""
 
 IDLE_CONNECTION_S = 3.0
 """Model servers close idle connections after 5 s by default (uvicorn's); one that is used then fails a call that could

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
+from gym_capture.asgi.messages import Message, Receive
 
 
 class ClientGone(Exception):

@@ -11,13 +11,14 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 
-from gym_capture.asgi.proxy_app import ProxyApp, Scope, Send
-from gym_capture.asgi.proxy_body import Message, Receive
+from gym_capture.asgi.messages import App, Message, Receive, Scope, Send
+from gym_capture.asgi.middleware import CaptureMiddleware
+from gym_capture.asgi.proxy_app import ProxyApp
 from gym_capture.asgi.proxy_errors import LocalAnswer, UpstreamBroken, error_body
 from gym_capture.config import ProxyConfig
 from gym_capture.errors import ProxyUnavailable
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
 
 BACKLOG = 4096
 KEEP_ALIVE_S = 75
 """Longer than the pools of the usual clients keep a connection that idles, so that it is they who close it."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 UNWIND_S = 5.0
 """How long cancelled requests may take to end."""
@@ -219,8 +222,6 @@ class CapturingProxy:
     """
 
     def __init__(self, settings: ProxyConfig, capture: CaptureClient) -> None:
-        from gym_capture.asgi.middleware import CaptureMiddleware
-
         self._forward = ProxyApp(settings.upstream or "", settings)
         self._capture = capture
         app = CaptureMiddleware(
@@ -232,15 +233,23 @@ class CapturingProxy:
         )
         self._server = ProxyServer(app, settings.drain_s)
 
-    @property
-    def url(self) -> str:
-        """`http://host:port`, once started."""
-        host, port = self._server.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    async def start(self, host: str, port: int, *, reached_at: str | None = None) -> str:
+        """Listen.
 
-    async def start(self, host: str, port: int) -> None:
-        """As `ProxyServer.start`."""
+        Args:
+            host: address to listen on.
+            port: 0: any free one.
+            reached_at: the address that clients are told; None: the same.
+
+        Returns:
+            The URL that clients are told, `http://host:port`.
+
+        Raises:
+            ProxyUnavailable: that address cannot be listened on.
+        """
         await self._server.start(host, port)
+        told = reached_at or host
+        return f"http://{f'[{told}]' if ':' in told else told}:{self._server.address[1]}"
 
     def stop(self) -> None:
         """As `ProxyServer.stop`."""
@@ -266,44 +275,39 @@ async def serve(
     capture: CaptureClient,
     host: str,
     *,
+    reached_at: str | None = None,
     on_ready: Callable[[str], None] | None = None,
-) -> signal.Signals | None:
+) -> bool:
     """Run a capturing proxy until SIGINT or SIGTERM, and drain it. Call it in a process's main thread.
 
     Args:
         settings: the `proxy` section; its `upstream` is set, its `host` is not looked at.
         capture: a client of the run's owner; closed at the end.
         host: address to listen on.
+        reached_at: the address that clients are told; None: the same.
         on_ready: told the proxy's URL once it listens.
 
     Returns:
-        The first signal.
+        Whether all that it captured is on disk.
 
     Raises:
         ConfigError, ProxyUnavailable: it could not start.
     """
     proxy = CapturingProxy(settings, capture)
     loop = asyncio.get_running_loop()
-    caught: list[signal.Signals] = []
-
-    def on_signal(number: signal.Signals) -> None:
-        caught.append(number)
-        proxy.stop()
-
-    await proxy.start(host, settings.port)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
+    url = await proxy.start(host, settings.port, reached_at=reached_at)
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, proxy.stop)
     try:
         if on_ready is not None:
-            on_ready(proxy.url)
-        await proxy.ended()
+            on_ready(url)
+        return await proxy.ended()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-    return caught[0] if caught else None
 
 
-def run_in_loop(work: Callable[[], Awaitable[signal.Signals | None]]) -> signal.Signals | None:
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on uvloop, or on asyncio's own loop where that is not installed."""
     try:
         import uvloop
@@ -311,9 +315,5 @@ def run_in_loop(work: Callable[[], Awaitable[signal.Signals | None]]) -> signal.
         factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     else:
         factory = uvloop.new_event_loop
-
-    async def main() -> signal.Signals | None:
-        return await work()
-
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main())
+        return runner.run(work)

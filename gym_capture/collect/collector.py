@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gym_capture.asgi.proxy_extra import require_proxy_extra
+from gym_capture.asgi.proxy_upstream import parse_upstream
 from gym_capture.collect.attempt import Attempt
 from gym_capture.collect.binding import bind_output, check_output, holds_no_log
 from gym_capture.collect.dispatch import Dispatcher
 from gym_capture.collect.jsonl_file import DurableLines
 from gym_capture.collect.pool import WorkerPool
+from gym_capture.collect.proxies import ProxyFleet
 from gym_capture.collect.resume import Resume, failures_path
 from gym_capture.collect.rollout_function import load_rollout_function
 from gym_capture.collect.rows import InputSpec, read_rows, scan_rows
@@ -121,9 +124,19 @@ async def _dispatch(
             bind_output(config.directory, paths.output)
         if on_started is not None:
             on_started()
-        pool = WorkerPool(run.start_worker, config.collect.workers, config.collect.concurrency)
+        proxies = ProxyFleet(run.start_proxy, run.nodes, config.proxy.replicas)
+        # Before the pool, so that they end after the workers: what those had under way is committed then.
+        stack.push_async_callback(proxies.close)
+        if config.proxy.upstream is not None:
+            await unless_stopped(proxies.open(), stop)
+        pool = WorkerPool(
+            run.start_worker,
+            config.collect.workers,
+            config.collect.concurrency,
+            proxies=tuple if config.proxy.upstream is None else proxies.current,
+        )
         stack.push_async_callback(pool.close)
-        await open_pool(pool, stop)
+        await unless_stopped(pool.open(), stop)
         watch = asyncio.create_task(_watch(run.capture, progress))
         stack.callback(watch.cancel)
         started = clock.monotonic()
@@ -148,9 +161,9 @@ async def _dispatch(
         summary.interrupted = stop.requested
 
 
-async def open_pool(pool: WorkerPool, stop: StopRequest) -> None:
-    """Wait for the first worker, or for a stop: a cluster may never have room for one."""
-    opening = asyncio.ensure_future(pool.open())
+async def unless_stopped(opening_up: Coroutine[Any, Any, None], stop: StopRequest) -> None:
+    """Wait for the first worker or proxy, or for a stop: a cluster may never have room for one."""
+    opening = asyncio.ensure_future(opening_up)
     stop.on_change(opening.cancel)
     try:
         await opening
@@ -182,6 +195,7 @@ def _checked(config: CaptureConfig) -> RunPaths:
         raise ConfigError(f"collect.input and collect.output are one file, {source}; give the output a name of its own")
     rollout = str(collect.rollout)
     _check_function(rollout, config)
+    _check_proxy(config)
     return RunPaths(source, output, failures, rollout)
 
 
@@ -193,6 +207,19 @@ def _check_function(rollout: str, config: CaptureConfig) -> None:
         if not (config.ray.runtime_env and error.fields.get("missing_module")):
             raise
         logger.info("%s; ray.runtime_env is set, so the workers will look", error)
+
+
+def _check_proxy(config: CaptureConfig) -> None:
+    if config.proxy.upstream is None:
+        return
+    parse_upstream(config.proxy.upstream)
+    if config.proxy.port and config.proxy.replicas > 1:
+        raise ConfigError(
+            f"proxy.port is {config.proxy.port} and proxy.replicas {config.proxy.replicas}: proxies of one node cannot "
+            "share a port. Nothing was started; leave proxy.port at 0, or proxy.replicas at 1."
+        )
+    if not config.ray.runtime_env:  # which may bring to the proxies what the driver does not have
+        require_proxy_extra()
 
 
 def _attempts(spec: InputSpec, resume: Resume, retries: int) -> Iterator[Attempt]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gym_capture.collect.attempt import WORKER_DIED, Attempt, Ending, Failed
+from gym_capture.collect.proxies import ProxyAddress
 from gym_capture.errors import GymCaptureError, WorkersUnavailable
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ class WorkerLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a worker is told of an attempt."""
+    """What a worker is told of an attempt. `proxies`: those that its model calls may go through."""
 
     row: dict[str, Any]
     rollout_id: str
     attempt: int
     generation: int
+    proxies: tuple[ProxyAddress, ...] = ()
 
 
 class Worker(Protocol):
@@ -64,10 +66,18 @@ class WorkerPool:
         start: makes a worker process (returns at once; `prepare` tells when it is up).
         workers: places.
         concurrency: attempts at once, over all; each worker takes its share.
+        proxies: those that can be called at the moment; raises GymCaptureError when the run cannot go on without.
     """
 
-    def __init__(self, start: Callable[[], Worker], workers: int, concurrency: int) -> None:
+    def __init__(
+        self,
+        start: Callable[[], Worker],
+        workers: int,
+        concurrency: int,
+        proxies: Callable[[], Sequence[ProxyAddress]] = tuple,
+    ) -> None:
         self._start = start
+        self._proxies = proxies
         self._share = math.ceil(concurrency / workers)
         self._places = [_Place() for _ in range(workers)]
         self._starting: set[asyncio.Task[None]] = set()
@@ -106,8 +116,9 @@ class WorkerPool:
         """
         place, worker = await self._acquire()
         try:
+            proxies = tuple(self._proxies())
             return await worker.run(
-                Assignment(attempt.source.row, attempt.rollout_id, attempt.number, generation),
+                Assignment(attempt.source.row, attempt.rollout_id, attempt.number, generation, proxies),
             )
         except WorkerLost as error:
             if place.worker is worker:

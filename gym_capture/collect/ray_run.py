@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import ray
 
 from gym_capture import api
 from gym_capture.actor.naming import default_actor_name
+from gym_capture.collect.ray_proxy import RayProxy, ray_nodes, ray_proxies
 from gym_capture.collect.ray_worker import RayWorker, ray_workers
 from gym_capture.collect.worker import WorkerSpec
 from gym_capture.config import CaptureConfig
@@ -32,10 +33,12 @@ EMBEDDED_DIES_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run that can be dispatched: its client and what makes its workers."""
+    """A run that can be dispatched: its client, and what makes its workers and proxies."""
 
     capture: CaptureClient
     start_worker: Callable[[], RayWorker]
+    start_proxy: Callable[[str, int | None], RayProxy]
+    nodes: Callable[[], Awaitable[Collection[str]]]
 
 
 @asynccontextmanager
@@ -52,7 +55,7 @@ async def open_run(config: CaptureConfig, rollout: str) -> AsyncIterator[OpenRun
         capture = _start(config)
         try:
             spec = WorkerSpec(rollout, (os.getcwd(),), capture, config.collect.rollout_timeout_s)
-            yield OpenRun(capture, ray_workers(spec, config.collect))
+            yield OpenRun(capture, ray_workers(spec, config.collect), ray_proxies(config.proxy, capture), ray_nodes())
         finally:
             await _leave(capture, stop_owner=not joined)
     finally:

@@ -15,6 +15,13 @@ from gym_capture.config import CollectConfig
 from gym_capture.errors import from_wire
 
 
+class WorkerActor(RolloutWorker):
+    """What runs in a worker's process: it knows its node, so that it calls that node's proxy."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(spec, node=str(ray.get_runtime_context().get_node_id()))
+
+
 class RayWorker:
     """One worker process, an actor that Ray neither restarts nor retries: a retry would run a rollout twice under one
     id. The collector replaces it, and tries again under the next attempt's id."""
@@ -27,7 +34,7 @@ class RayWorker:
         try:
             error = await self._actor.prepare.remote()
         except RayError as lost:
-            raise WorkerLost(_told(lost)) from lost
+            raise WorkerLost(told(lost)) from lost
         if error is not None:
             raise from_wire(*error)
 
@@ -36,7 +43,7 @@ class RayWorker:
         try:
             ending: Ending = await self._actor.run.remote(assignment)
         except (RayActorError, TaskCancelledError) as lost:
-            raise WorkerLost(_told(lost)) from lost
+            raise WorkerLost(told(lost)) from lost
         except RayError as error:
             # The worker lives; its answer could not be carried over (a record that does not pickle, a lost object).
             return Failed.by(error, None)
@@ -51,7 +58,7 @@ def ray_workers(spec: WorkerSpec, collect: CollectConfig) -> Callable[[], RayWor
     """A factory of workers for `pool.WorkerPool`. Ray must be initialised in this process."""
     # One actor carries its share of the rollouts on one event loop; the few more let `prepare` through.
     concurrency = -(-collect.concurrency // collect.workers) + 4
-    kind = ray.remote(RolloutWorker).options(
+    kind = ray.remote(WorkerActor).options(
         num_cpus=collect.worker_num_cpus,
         resources=dict(collect.worker_resources) or None,
         max_restarts=0,
@@ -63,7 +70,7 @@ def ray_workers(spec: WorkerSpec, collect: CollectConfig) -> Callable[[], RayWor
     return lambda: RayWorker(kind.remote(shared))
 
 
-def _told(error: RayError) -> str:
+def told(error: RayError) -> str:
     """What Ray says, on one line and without its guesses."""
     text, _, _ = " ".join(str(error).split()).partition(" Some common causes include")
     return text[:1000]

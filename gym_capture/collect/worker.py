@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gym_capture.collect.attempt import INVALID_RECORD, TIMED_OUT, Ending, Failed, Finished
 from gym_capture.collect.pool import Assignment
+from gym_capture.collect.proxies import choose_proxy
 from gym_capture.collect.rollout_function import RolloutFunction, load_rollout_function
 from gym_capture.collect.session import Session
 from gym_capture.errors import GymCaptureError
@@ -34,10 +35,16 @@ class WorkerSpec:
 
 
 class RolloutWorker:
-    """Runs attempts, many at once."""
+    """Runs attempts, many at once.
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    Args:
+        spec: what every worker of the run is made with.
+        node: the node that this one runs on; None: unknown.
+    """
+
+    def __init__(self, spec: WorkerSpec, node: str | None = None) -> None:
         self._spec = spec
+        self._node = node
         self._function: RolloutFunction | None = None
 
     async def prepare(self) -> tuple[str, str] | None:
@@ -50,15 +57,22 @@ class RolloutWorker:
 
     async def run(self, assignment: Assignment) -> Ending:
         """Run one attempt to its end. Never raises: however the rollout function ends, its count travels back."""
-        if self._function is None:
-            raise RuntimeError("prepare() comes first")
         session = Session(
             row=assignment.row,
             rollout_id=assignment.rollout_id,
             attempt=assignment.attempt,
             generation=assignment.generation,
             capture=self._spec.capture,
+            proxy=choose_proxy(assignment.proxies, self._node, assignment.rollout_id),
         )
+        try:
+            return await self._run(assignment, session)
+        finally:
+            await session.close_clients()
+
+    async def _run(self, assignment: Assignment, session: Session) -> Ending:
+        if self._function is None:
+            raise RuntimeError("prepare() comes first")
         limit = asyncio.timeout(self._spec.timeout_s)
         try:
             async with limit:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gym_capture.asgi.proxy_app import NOTES_KEY, ProxyApp
+from gym_capture.asgi.proxy_app import ProxyApp
 from gym_capture.asgi.proxy_errors import UpstreamBroken
 from gym_capture.asgi.proxy_upstream import parse_upstream
+from gym_capture.asgi.routed_scope import NOTES_KEY
 from gym_capture.config import ProxyConfig
 from gym_capture.errors import ConfigError
 from tests.asgi.raw_http import (

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from gym_capture.collect.attempt import Attempt, Ending, Failed, Finished
-from gym_capture.collect.collector import open_pool
+from gym_capture.collect.collector import unless_stopped
 from gym_capture.collect.pool import Assignment, WorkerLost, WorkerPool
 from gym_capture.collect.stop import StopRequest
 from gym_capture.errors import RolloutFunctionError, WorkersUnavailable
@@ -172,7 +172,7 @@ async def test_a_stop_ends_the_wait_for_workers_that_never_come() -> None:
     never.up.clear()
     pool = WorkerPool(lambda: never, workers=1, concurrency=1)
     stop = StopRequest(grace_s=3600.0)
-    opening = asyncio.create_task(open_pool(pool, stop))
+    opening = asyncio.create_task(unless_stopped(pool.open(), stop))
     await settle()
     assert not opening.done()
     stop.request()
