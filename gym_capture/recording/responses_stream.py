@@ -30,6 +30,7 @@ class _Item:
     """One output item while it is being generated."""
 
     def __init__(self, item: dict[str, Any], growth: Growth) -> None:
+        self.done = False
         self._growth = growth
         self._fields = Fragments(growth)
         self._parts: dict[str, dict[int, Fragments]] = {}
@@ -71,9 +72,10 @@ class _Item:
 class ResponsesStream:
     """The events so far.
 
-    Each event that carries a whole `response` replaces what was known. Until the final one, an output that is still
-    empty there is filled with the items that were announced (`response.output_item.added`) and what came of them since;
-    also when the stream fails or ends incomplete with no output of its own. Deltas of items that were never announced
+    Each event that carries a whole `response` replaces what was known. Until a complete one, an output that is still
+    empty there is filled with the items that were announced (`response.output_item.added`) and what came of them since,
+    also when the stream fails or ends incomplete without an output; a complete one that has no `output` at all gets the
+    items that were done. Deltas of items that were never announced
     are not put into the response (that would say more than the server did): they are `loose`, until a final response.
     """
 
@@ -110,7 +112,7 @@ class ResponsesStream:
                 self.error = payload
             return type(payload.get("response")) is dict
         if kind.startswith("response.output_item."):
-            return self._take_item(payload)
+            return self._take_item(payload, done=kind.endswith(".done"))
         return self._take_part(kind, payload)
 
     def take_closing(self) -> None:
@@ -122,8 +124,8 @@ class ResponsesStream:
     @property
     def response(self) -> dict[str, Any] | None:
         snapshot = self._snapshot
-        if self._items and self.terminal != "complete" and not (snapshot or {}).get("output"):
-            items = [self._items[index].value() for index in sorted(self._items)]
+        items = [item.value() for _, item in sorted(self._items.items()) if item.done or self.terminal != "complete"]
+        if items and not (snapshot or {}).get("output"):
             return {**(snapshot or {}), "output": items}
         return None if snapshot is None else dict(snapshot)
 
@@ -132,8 +134,9 @@ class ResponsesStream:
         growth = self._growth
         if kind in _FINAL:
             self.loose = False
-            if response.get("output") or kind == "response.completed":
-                self.first_token_seen = self.first_token_seen or bool(response.get("output"))
+            output = response.get("output")
+            if output or (kind == "response.completed" and output is not None):
+                self.first_token_seen = self.first_token_seen or bool(output)
                 self._items.clear()
                 self._snapshot = None
                 self._snapshot_size = 0
@@ -143,14 +146,15 @@ class ResponsesStream:
             self._snapshot = response
             self._snapshot_size = size
 
-    def _take_item(self, payload: dict[str, Any]) -> bool:
+    def _take_item(self, payload: dict[str, Any], done: bool) -> bool:
         index = payload.get("output_index")
         item = payload.get("item")
         if type(index) is not int or type(item) is not dict:
             return False
         self.first_token_seen = True
         if self._growth.spend(2):
-            self._items[index] = _Item(item, self._growth)
+            held = self._items[index] = _Item(item, self._growth)
+            held.done = done
         return True
 
     def _take_delta(self, kind: str, payload: dict[str, Any]) -> bool:

@@ -1,0 +1,215 @@
+"""A call from its claim to its end, and capture's own troubles on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from gym_capture.client.outcome import CallOutcome
+from gym_capture.model.rows import ReleaseRow
+from gym_capture.recording.captured_call import CapturedCall
+from gym_capture.recording.recorder import ExchangeRecorder, RecordingPolicy
+from tests.client.harness import Harness, harness
+from tests.client.virtual_time import run_virtual, settle
+from tests.recording.exchanges import DONE, EVENT_STREAM, JSON, REASSEMBLED, REQUEST, RESPONSE, STREAM, delta
+
+POLICY = RecordingPolicy(1 << 20)
+MODEL = {"type": "model", "name": "m"}
+
+
+def a_call(made: Harness, dialect: str | None = "chat", headers: Any = ()) -> CapturedCall:
+    return CapturedCall(made.client.rollout("r1"), dialect, POLICY, headers, model_ref=MODEL)
+
+
+def released(made: Harness) -> list[str]:
+    return [row.reason for row in made.owner.sent_rows() if isinstance(row, ReleaseRow)]
+
+
+def test_a_call_is_claimed_observed_and_committed() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            call = a_call(made, headers=[(b"x-client-session-id", b"s")])
+            await call.begin()
+            assert made.owner.ledger.outstanding_of("r1") == 1
+            call.request_body(REQUEST)
+            call.response_started(200, EVENT_STREAM)
+            await asyncio.sleep(2.0)
+            holds = [call.response_body(chunk) for chunk in STREAM]
+            await asyncio.sleep(1.0)
+            assert (holds, call.closed, call.outcome) == ([None, None, 0], False, None)
+            await call.commit()
+            assert (call.closed, call.outcome) == (True, CallOutcome.DURABLE)
+            assert call.response_body(b"more") is None
+            (kept,) = made.owner.exchanges("r1")
+            del kept["model_call_id"]
+            assert kept == {
+                "dialect": "chat",
+                "model_ref": MODEL,
+                "started_at": 1_700_000_000.0,
+                "completed_at": 1_700_000_003.0,
+                "latency_ms": 3000.0,
+                "latency_ttft_ms": 2000.0,
+                "status_code": 200,
+                "error_category": None,
+                "request": {"model": "policy", "messages": [{"role": "user", "content": "hi"}], "stream": True},
+                "response": REASSEMBLED,
+                "client_session_id": "s",
+            }
+
+    run_virtual(scenario())
+
+
+def test_a_body_has_no_first_token() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            call = a_call(made)
+            await call.begin()
+            call.response_started(200, JSON)
+            call.response_body(RESPONSE)
+            call.response_ended()
+            await call.commit()
+            assert made.owner.exchanges("r1")[0]["latency_ttft_ms"] is None
+
+    run_virtual(scenario())
+
+
+def test_detached_it_commits_what_there_is_without_waiting() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            call = a_call(made)
+            await call.begin()
+            call.request_body(REQUEST)
+            call.response_started(200, EVENT_STREAM)
+            call.response_body(delta("hel"))
+            call.detach("cancelled")
+            call.detach("exception")
+            await call.commit()
+            await call.release("late")
+            await settle()
+            (kept,) = made.owner.exchanges("r1")
+            assert (kept["error_category"], call.outcome) == ("cancelled", CallOutcome.DURABLE)
+            assert kept["response"]["choices"][0]["message"]["content"] == "hel"
+            assert (made.owner.ledger.outstanding, released(made)) == (0, [])
+
+    run_virtual(scenario())
+
+
+def test_a_call_of_no_dialect_is_claimed_and_can_only_be_released() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            first, second = a_call(made, None), a_call(made, None)
+            await first.begin()
+            await second.begin()
+            assert made.owner.ledger.outstanding_of("r1") == 2
+            first.request_body(REQUEST)
+            first.response_started(200, JSON)
+            assert first.response_body(RESPONSE) is None
+            await first.release("unobserved")
+            second.abandon("")
+            await settle()
+            assert released(made) == ["unobserved", ""]
+            assert (made.owner.exchanges("r1"), made.owner.ledger.view("r1").reasons) == ([], {"unobserved": 1})
+
+    run_virtual(scenario())
+
+
+def test_cancelled_while_it_is_committed_it_is_still_written() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            call = a_call(made)
+            await call.begin()
+            call.response_started(200, JSON)
+            call.response_body(RESPONSE)
+            call.response_ended()
+            made.owner.deaf_to_batches = True
+            waiting = asyncio.ensure_future(call.commit())
+            await settle()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            call.detach("cancelled")
+            made.owner.answer_held()
+            await settle()
+            assert [kept["error_category"] for kept in made.owner.exchanges("r1")] == ["capture_parse_error"]
+            assert made.owner.ledger.outstanding == 0
+
+    run_virtual(scenario())
+
+
+def test_cancelled_while_it_is_claimed_the_claim_is_withdrawn() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            made.owner.deaf_to_batches = True
+            begun = asyncio.ensure_future(a_call(made).begin())
+            await settle()
+            assert not begun.done()
+            begun.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await begun
+            made.owner.answer_held()
+            await settle()
+            assert (released(made), made.owner.ledger.outstanding) == ([""], 0)
+            assert made.owner.ledger.view("r1").reasons is None
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("step", ["__init__", "request_body", "response_started", "response_body", "exchange_fields"])
+@pytest.mark.parametrize("leave", ["commit", "detach"])
+def test_a_fault_of_the_recorder_reaches_nobody_and_marks_the_rollout(
+    step: str, leave: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*args: object) -> None:
+        raise MemoryError("a planted fault")
+
+    async def scenario() -> None:
+        async with harness() as made:
+            monkeypatch.setattr(ExchangeRecorder, step, fault)
+            call = a_call(made)
+            await call.begin()
+            call.request_body(REQUEST)
+            call.response_started(200, EVENT_STREAM)
+            assert call.response_body(STREAM[0]) is None
+            call.response_body(DONE)
+            call.response_ended()
+            if leave == "commit":
+                await call.commit()
+            else:
+                call.detach("cancelled")
+            await settle()
+            assert (released(made), made.owner.ledger.outstanding) == (["recorder"], 0)
+            assert made.owner.ledger.view("r1").reasons == {"recorder": 1}
+
+    with caplog.at_level(logging.DEBUG, logger="gym_capture.recording"):
+        run_virtual(scenario())
+    assert "a planted fault" in caplog.text
+
+
+def test_what_is_wrong_with_the_client_reaches_nobody() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            made.core.close()
+            await settle()
+            call = a_call(made)
+            await call.begin()
+            call.response_started(200, JSON)
+            call.response_body(RESPONSE)
+            await call.commit()
+            call.detach("cancelled")
+            assert call.outcome in (None, CallOutcome.DROPPED)
+
+    run_virtual(scenario())
+
+
+def test_a_dialect_that_is_not_known_is_logged_and_nothing_is_claimed(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            call = a_call(made, "gemini")
+            await call.begin()
+            await call.commit()
+            assert (made.owner.sent_rows(), call.outcome) == ([], None)
+
+    run_virtual(scenario())
