@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 
 from gym_capture.asgi.client_source import ClientSource
@@ -15,6 +16,8 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.recording.captured_call import CapturedCall
 from gym_capture.recording.recorder import RecordingPolicy
 from gym_capture.recording.routes import InvalidPrefix, NonGenerating, Route
+
+logger = logging.getLogger("gym_capture.asgi")
 
 
 class CaptureMiddleware:
@@ -83,13 +86,17 @@ class CaptureMiddleware:
         redirects = Redirects(scope.get("scheme", "http"), _host(scope), *prefixed_root(scope, route), route.rest)
         await ObservedRequest(call, dialect is not None, redirects, receive, send).run(self.app, inner)
 
-    def _call(self, client: CaptureClient, route: Route, dialect: str | None, scope: Scope) -> CapturedCall:
-        limit = self._max_body_bytes
-        if limit is None:
-            limit = client.host.options.max_exchange_bytes
-        policy = RecordingPolicy(limit, self._keep_raw_streams)
-        rollout = client.rollout(route.rollout_id, route.generation)
-        return CapturedCall(rollout, dialect, policy, scope["headers"], model_ref=self._model_ref)
+    def _call(self, client: CaptureClient, route: Route, dialect: str | None, scope: Scope) -> CapturedCall | None:
+        try:
+            limit = self._max_body_bytes
+            if limit is None:
+                limit = client.host.options.max_exchange_bytes
+            policy = RecordingPolicy(limit, self._keep_raw_streams)
+            rollout = client.rollout(route.rollout_id, route.generation)
+            return CapturedCall(rollout, dialect, policy, scope["headers"], model_ref=self._model_ref)
+        except Exception:
+            logger.exception("a request of rollout %s passes UNCAPTURED: capture has a fault", route.rollout_id)
+            return None
 
 
 def _host(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from gym_capture.asgi.messages import App, Message, Receive, Scope, Send
@@ -10,6 +11,8 @@ from gym_capture.asgi.redirect import Redirects
 from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.recording.captured_call import CapturedCall
 from gym_capture.recording.recorder import CATEGORIES
+
+logger = logging.getLogger("gym_capture.asgi")
 
 UNOBSERVED = "unobserved"
 """The reason that marks a rollout when a request of it may have called a model in a way that is not recorded."""
@@ -54,7 +57,8 @@ class ObservedRequest:
             self._let_go(call, "cancelled" if self._gone else cause_of(error))
             raise
         # Nothing was raised, and still the response may have no end: a client that left, or an app that forgot.
-        self._let_go(call, "cancelled" if self._gone else "incomplete")
+        unended = "stream_truncated" if self._started else "incomplete"
+        self._let_go(call, "cancelled" if self._gone else unended)
 
     def _let_go(self, call: CapturedCall, cause: str) -> None:
         if self._recorded:
@@ -70,7 +74,7 @@ class ObservedRequest:
         kind = message["type"]
         if kind == "http.request":
             if self._call is not None:
-                self._call.request_body(message.get("body", b""))
+                self._call.request_body(bytes(message.get("body", b"")))
         elif kind == "http.disconnect":
             self._gone = True
         return message
@@ -96,12 +100,14 @@ class ObservedRequest:
 
     def _begun(self, message: Message) -> Message:
         self._started = True
-        status = self._status = message.get("status", 0)
-        headers: Sequence[tuple[bytes, bytes]] = [
-            (bytes(name), bytes(value)) for name, value in message.get("headers") or ()
-        ]
-        if 300 <= status < 400:
-            message = self._redirect(message, headers)
+        try:
+            status = self._status = message["status"]
+            headers = [(bytes(name), bytes(value)) for name, value in message.get("headers") or ()]
+            if 300 <= status < 400:
+                message = self._redirect(message, headers)
+        except Exception as error:  # noqa: BLE001 - what is wrong with a head is the server's to say
+            logger.debug("a response's head is passed on as it is: %r", error)
+            return message
         if self._call is not None:
             self._call.response_started(status, headers)
         return message
@@ -121,6 +127,8 @@ class ObservedRequest:
 
     async def _body(self, call: CapturedCall, message: Message) -> None:
         data = message.get("body", b"")
+        if not isinstance(data, bytes):
+            data = bytes(data)  # its owner may change a bytearray afterwards
         hold = call.response_body(data)
         if not message.get("more_body", False):
             self._ended = True
