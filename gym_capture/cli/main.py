@@ -74,6 +74,41 @@ def run(
 
 
 @app.command()
+def proxy(
+    config: Annotated[Path, typer.Option("--config", help="The run, a YAML file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]", help="Keys of the configuration, each set anew.", show_default=False),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option("--upstream", help="The model server, without /v1: proxy.upstream.", show_default=False),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="The address to listen on: proxy.host.", show_default=False)
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="0: any free one: proxy.port.", show_default=False)] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Capture at a model server that nobody can change: a proxy in front of it, until Ctrl-C or SIGTERM.
+
+    Requests under `/ng-rollout/<rollout id>/` are captured for that rollout and forwarded without this prefix; all
+    others are forwarded as they are. The owner of `model_call_capture_dir` is joined where one is live (without Ray),
+    else started as the configuration says, and ended with the proxy. Told to stop, it lets running requests finish for
+    `proxy.drain_s`; a second signal ends it at once.
+
+    `gym-capture proxy --config my.yaml --upstream http://10.0.0.7:8000 --port 8100`
+    """
+    from gym_capture.cli.proxy import proxy_command
+
+    with command(as_json=as_json, debug=debug) as screen:
+        status = proxy_command(config, overrides or [], upstream, host, port, screen)
+    raise typer.Exit(status)
+
+
+@app.command()
 def status(
     directory: Dir = None,
     dir_option: DirOption = None,

@@ -11,6 +11,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from gym_capture.asgi.proxy_address import addresses
+from gym_capture.asgi.proxy_extra import require_proxy_extra
 from gym_capture.collect.proxies import ProxyLost
 from gym_capture.collect.ray_worker import told
 from gym_capture.config import ProxyConfig
@@ -19,11 +21,6 @@ from gym_capture.errors import GymCaptureError, from_wire
 if TYPE_CHECKING:
     from gym_capture.asgi.proxy_server import CapturingProxy
     from gym_capture.client.client import CaptureClient
-
-NODE = "node"
-"""The `proxy.host` that stands for the node's own address."""
-
-EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 class ProxyActor:
@@ -42,8 +39,6 @@ class ProxyActor:
 
     async def start(self, port: int) -> tuple[str, str] | str:
         """Listen. Returns the URL, or class name and message of what is wrong."""
-        from gym_capture.asgi.proxy_extra import require_proxy_extra
-
         try:
             require_proxy_extra()
             from gym_capture.asgi.proxy_server import CapturingProxy
@@ -105,14 +100,6 @@ class RayProxy:
         """End the process at once."""
         with contextlib.suppress(RayError):
             ray.kill(self._actor, no_restart=True)
-
-
-def addresses(host: str) -> tuple[str, str]:
-    """The address to listen on and the one that callers are told, of a `proxy.host`. Works without a cluster too."""
-    if host != NODE and host not in EVERY_ADDRESS:
-        return host, host
-    own = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-    return (own if host == NODE else host), own
 
 
 def ray_proxies(settings: ProxyConfig, capture: CaptureClient) -> Callable[[str, int | None], RayProxy]:

@@ -37,6 +37,7 @@ class RawUpstream:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = UpstreamConnection(reader, writer)
+        connection.task = asyncio.current_task()
         async with self.arrived:
             self.connections.append(connection)
             self.arrived.notify_all()
@@ -44,6 +45,8 @@ class RawUpstream:
             await self.script(connection)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            pass  # the test is over
         finally:
             connection.ended.set()
             writer.close()
@@ -57,6 +60,7 @@ class UpstreamConnection:
         self.writer = writer
         self.ended = asyncio.Event()
         self.heads: list[bytes] = []
+        self.task: asyncio.Task[Any] | None = None
 
     async def head(self) -> bytes:
         """The next request's line and headers."""
@@ -92,6 +96,8 @@ async def raw_upstream(script: Callable[[UpstreamConnection], Awaitable[None]]) 
         server.close()
         for connection in upstream.connections:
             connection.writer.transport.abort()
+            if connection.task is not None:
+                connection.task.cancel()
             await connection.ended.wait()
 
 
