@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 _PORTS = {"http": "80", "https": "443"}
 
@@ -43,11 +43,16 @@ class Redirects:
             if path is None:
                 return None
             return location[:begin] + path + location[begin + len(parts.path) :]
+        if not parts.path:
+            return location
         # Relative: the caller resolves it against the path that it asked for, the app meant the one that it saw.
-        expected = self._with_prefix(urljoin(self._root + self._path, location))
+        beside = self._path.rpartition("/")[0] + "/" + parts.path
+        expected = self._with_prefix(_without_dots(self._root + beside))
         if expected is None:
             return None
-        return location if urljoin(self._prefixed + self._path, location) == expected else expected
+        if _without_dots(self._prefixed + beside) == expected:
+            return location
+        return expected + location[len(parts.path) :]
 
     def _with_prefix(self, path: str) -> str | None:
         if _lies_under(path, self._prefixed):
@@ -60,8 +65,20 @@ def _lies_under(path: str, root: str) -> bool:
 
 
 def _without_dots(path: str) -> str:
-    """An absolute path with `.` and `..` resolved: put behind a prefix they could lead out of it."""
-    return urljoin("/", path) if any(part in (".", "..") for part in path.split("/")) else path
+    """A path with `.` and `..` resolved: put behind a prefix they could lead out of it."""
+    parts = path.split("/")
+    plain = [part.lower().replace("%2e", ".") for part in parts]
+    if not {".", ".."} & set(plain):
+        return path
+    kept: list[str] = []
+    for part, meant in zip(parts[1:], plain[1:], strict=True):
+        if meant == "..":
+            del kept[-1:]
+        elif meant != ".":
+            kept.append(part)
+    if plain[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
 
 
 def _origin(scheme: str, netloc: str) -> tuple[str, str]:
