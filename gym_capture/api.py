@@ -11,6 +11,7 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.config import CaptureConfig, CaptureSettings, RayConfig, load_config
 from gym_capture.directory.locate import owner_of
 from gym_capture.errors import OwnerNotFound
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.reach.disabled import disabled_client
 from gym_capture.reach.locators import find_actor, named_actors, ray_is_initialised
 from gym_capture.reach.opening import open_client
@@ -59,7 +60,7 @@ def start(
     initialise_ray(loaded.ray)
     launched = launch(loaded, takeover=takeover)
     spec = launched.spec
-    options = client_options(spec.run, loaded.capture)
+    options = client_options(spec.run, spec.client)
     source = Source(spec.run, directory, spec.name, spec.namespace, loaded.capture.transport, options)
     return open_client(source, new_owner=launched.created)
 
@@ -93,7 +94,8 @@ def connect(
     """Find a run's owner.
 
     By its directory (also in a process that is not connected to Ray), by its actor's name, by the environment
-    (`GYM_CAPTURE_DIR`, `GYM_CAPTURE_NAME`), or as the only one of its namespace.
+    (`GYM_CAPTURE_DIR`, `GYM_CAPTURE_NAME`), or as the only one of its namespace. The client goes by the run's own
+    settings (patience, sizes, redaction), which its owner tells.
 
     Args:
         capture_dir: the run's capture directory.
@@ -132,7 +134,7 @@ def _source_by_directory(directory: Path, namespace: str, transport: TransportCh
             candidates=candidates,
         )
     identity = owner.identity
-    options = client_options(owner.run, _DEFAULTS)
+    options = client_options(owner.run, owner.client)
     return Source(owner.run, str(directory), identity.name or None, identity.namespace or namespace, transport, options)
 
 
@@ -146,7 +148,8 @@ def _source_by_name(name: str, namespace: str, transport: TransportChoice) -> So
             candidates=[each for each in named_actors(namespace) if each != name],
         )
     told = ray.get(actor.settings.remote(), timeout=_ASK_S)
-    return Source(told["run"], told["directory"], name, namespace, transport, client_options(told["run"], _DEFAULTS))
+    options = client_options(told["run"], told.get("client", ClientSettings()))
+    return Source(told["run"], told["directory"], name, namespace, transport, options)
 
 
 def _only_one(namespace: str) -> str:

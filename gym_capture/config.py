@@ -17,6 +17,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gym_capture.errors import ConfigError
+from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.redaction import RedactionRules, compile_path, compile_pattern
 
 _DIRECTORY = "model_call_capture_dir"
 _COLLECT_PATHS = ("input", "output")
@@ -72,6 +74,20 @@ class RedactConfig(_Section):
         default_factory=list, description="regular expressions; what they match in any text is replaced"
     )
 
+    @field_validator("paths")
+    @classmethod
+    def _paths(cls, value: list[str]) -> list[str]:
+        for path in value:
+            compile_path(path)
+        return value
+
+    @field_validator("patterns")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        for pattern in value:
+            compile_pattern(pattern)
+        return value
+
 
 class CaptureSettings(_Section):
     """The owner and its clients."""
@@ -102,6 +118,18 @@ class CaptureSettings(_Section):
     endpoint: EndpointConfig = EndpointConfig()
     placement: PlacementConfig = PlacementConfig()
     redact: RedactConfig = RedactConfig()
+
+    def for_clients(self) -> ClientSettings:
+        """The clients' share of it."""
+        return ClientSettings(
+            patience_s=self.patience_s,
+            drain_timeout_s=self.drain_timeout_s,
+            lease_s=self.lease_s,
+            max_exchange_bytes=self.max_exchange_bytes,
+            max_batch_bytes=self.max_batch_bytes,
+            client_buffer_bytes=self.client_buffer_bytes,
+            redact=RedactionRules(tuple(self.redact.paths), tuple(self.redact.patterns)),
+        )
 
 
 class ProxyConfig(_Section):

@@ -16,7 +16,7 @@ import pytest
 
 import gym_capture
 from gym_capture import CaptureClient, CaptureStore
-from gym_capture.errors import CaptureDirectoryError, ConfigError, MissingRunMarker, OwnerNotFound
+from gym_capture.errors import CaptureDirectoryError, ConfigError, MissingRunMarker, OwnerNotFound, SettingsDiffer
 from gym_capture.reach.locators import named_actors
 from tests.ray_cluster import ROOT, wait_until
 
@@ -130,6 +130,58 @@ async def test_it_is_found_by_directory_by_name_by_environment_and_as_the_only_o
     for client in found:
         await client.close()
     assert await capture.quiesce("r") is True
+
+
+SECRET = "sk-7F3aQ9zT"
+
+
+def redacted_call(client: CaptureClient, call_id: str) -> tuple[float, float]:
+    """Record a secret and close; returns two settings of the client that did it."""
+    with client.sync as sync:
+        sync.record("r", {**exchange(call_id), "request": {"user": "ada", "text": f"use {SECRET}"}})
+    return client.host.options.patience_s, client.host.options.client_buffer_bytes
+
+
+def test_whoever_connects_goes_by_the_settings_of_the_run_and_skips_no_redaction(
+    ray_cluster: Any, start: Start, namespace: str, capture_config: dict[str, Any]
+) -> None:
+    ray, directory = ray_cluster, capture_config["model_call_capture_dir"]
+    started = start(
+        "capture.redact={paths: [$.request.user], patterns: ['sk-[0-9A-Za-z]{8}']}",
+        "capture.patience_s=77",
+        "capture.client_buffer_bytes=12345678",
+    )
+    [name] = named_actors(namespace)
+
+    def elsewhere(pickled: CaptureClient) -> list[tuple[float, float]]:
+        # One after the other: each is the only client of its process, and shares nobody's settings.
+        found = [redacted_call(pickled, "pickled")]
+        ways: list[dict[str, Any]] = [
+            {"capture_dir": directory},
+            {"name": name, "namespace": namespace},
+            {"namespace": namespace},
+            {"name": name, "namespace": namespace, "transport": "ray"},
+        ]
+        for number, way in enumerate(ways):
+            found.append(redacted_call(gym_capture.connect(**way), f"way-{number}"))
+        os.environ["GYM_CAPTURE_NAME"] = name
+        found.append(redacted_call(gym_capture.connect(namespace=namespace), "by-name"))
+        os.environ["GYM_CAPTURE_DIR"] = directory
+        found.append(redacted_call(gym_capture.connect(), "by-directory"))
+        return found
+
+    answers = ray.get(ray.remote(num_cpus=0.1, max_calls=1)(elsewhere).remote(started), timeout=60)
+    assert answers == [(77.0, 12345678)] * 7
+    requests = [one["request"] for one in CaptureStore(directory).read("r")]
+    assert requests == [{"user": "[redacted]", "text": "use [redacted]"}] * 7
+    log = b"".join(path.read_bytes() for path in Path(directory).iterdir() if path.is_file())
+    assert SECRET.encode() not in log
+
+
+def test_a_start_that_would_redact_otherwise_is_refused(capture: CaptureClient, start: Start) -> None:
+    with pytest.raises(SettingsDiffer) as caught:
+        start("capture.redact.paths=[$..api_key]")
+    assert caught.value.keys == ["capture.redact.paths"]
 
 
 def test_without_an_owner_the_candidates_are_listed(

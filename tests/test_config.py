@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from gym_capture.config import CaptureConfig, CaptureSettings, EndpointConfig, PlacementConfig, all_keys, load_config
 from gym_capture.errors import ConfigError
+from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.redaction import RedactionRules
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -290,3 +292,30 @@ def test_every_key_is_described() -> None:
 def test_the_configurations_that_come_with_the_project_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "user")
     load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "capture.redact.paths=['$.request[']",
+            r"capture\.redact\.paths: '\$\.request\[' is not a JSON path.*\$\.\.api_key",
+        ),
+        ("capture.redact.paths=[request.user]", r"'request\.user' is not a JSON path by RFC 9535"),
+        ("capture.redact.paths=['$']", r"'\$' is the whole exchange"),
+        ("capture.redact.patterns=['sk-(']", r"capture\.redact\.patterns: 'sk-\(' is not a regular expression"),
+        ("capture.redact.patterns=['a*']", r"'a\*' matches the empty text"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_named_with_what_to_do(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config({}, [override])
+
+
+def test_the_clients_share_of_a_configuration_holds_what_every_client_goes_by() -> None:
+    config = load_config(
+        {}, ["capture.patience_s=7", "capture.lease_s=9", "capture.redact={paths: [$..a], patterns: ['b+']}"]
+    )
+    told = config.capture.for_clients()
+    assert told == ClientSettings(patience_s=7.0, lease_s=9.0, redact=RedactionRules(("$..a",), ("b+",)))
+    assert load_config({}).capture.for_clients() == ClientSettings()

@@ -134,9 +134,9 @@ class CaptureActor:
         return await self._in_owner(lambda owner: owner.endpoint())
 
     async def settings(self) -> dict[str, Any]:
-        """The owner settings it was started with, and the run and directory that it serves."""
+        """The owner settings it was started with, the run and directory that it serves, and what clients go by."""
         spec = self._spec
-        return {"run": spec.run, "directory": spec.directory, "settings": spec.settings}
+        return {"run": spec.run, "directory": spec.directory, "settings": spec.settings, "client": spec.client}
 
     # -- the tunnel ---------------------------------------------------------------------------------------------
 

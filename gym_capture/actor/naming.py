@@ -27,6 +27,8 @@ _OWNER_KEYS = (
     "endpoint.port",
     "placement.node",
     "placement.resources",
+    "redact.paths",
+    "redact.patterns",
 )
 
 
@@ -43,7 +45,7 @@ def default_actor_name(directory: str | Path) -> str:
 
 
 def owner_settings(config: CaptureConfig) -> dict[str, Any]:
-    """The settings that belong to the owner and not to its clients, by their key in the configuration.
+    """The settings that belong to the owner, and those that all clients must share, by their key in the configuration.
 
     A second `start` of a run has to agree on all of them (`SettingsDiffer`).
     """

@@ -78,6 +78,7 @@ class Owner:
             readers=ThreadExecutor("capture-read", 2),
             entropy=SystemEntropy(),
             on_leave=on_leave,
+            client_settings=spec.client,
         )
         self.tunnel = Tunnel(service.connect, IDLE_LEASES * spec.owner.lease_s)
         tls = server_ssl_context(os.environ)

@@ -8,6 +8,7 @@ import msgspec
 
 from gym_capture.actor.naming import default_actor_name, owner_settings
 from gym_capture.config import CaptureConfig
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.service.settings import OwnerSettings
 
 
@@ -23,6 +24,7 @@ class OwnerSpec(msgspec.Struct, frozen=True, kw_only=True):
         host, port: where the stream listens; host `node` is the node's own address as Ray knows it.
         settings: `naming.owner_settings`, to be compared with those of a later start.
         owner: the same for the service.
+        client: what clients are told to go by.
     """
 
     run: str
@@ -35,6 +37,7 @@ class OwnerSpec(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     settings: dict[str, Any]
     owner: OwnerSettings
+    client: ClientSettings
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,7 @@ def spec_of(config: CaptureConfig, run: str, *, start: str, takeover: bool) -> O
         port=capture.endpoint.port,
         settings=owner_settings(config),
         owner=service_settings(config),
+        client=capture.for_clients(),
     )
 
 

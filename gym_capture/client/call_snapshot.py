@@ -12,6 +12,7 @@ from typing import Any
 from gym_capture.model.error_category import error_category_for
 from gym_capture.model.exchange import PAYLOADS, Snapshot, snapshot
 from gym_capture.model.json_text import decode_json, encode_json
+from gym_capture.model.redaction import Redaction
 
 UNWRITABLE = "capture_parse_error"
 """The `error_category` of an exchange that holds values without a JSON form."""
@@ -92,12 +93,16 @@ def build_exchange(fields: Mapping[str, Any]) -> dict[str, Any]:
     return exchange
 
 
-def snapshot_call(exchange: dict[str, Any]) -> Snapshot:
-    """Freeze an exchange as it is now; never raises for what its values are."""
+def snapshot_call(exchange: dict[str, Any], redaction: Redaction | None = None) -> Snapshot:
+    """Freeze an exchange as it is now; never raises for what its values are.
+
+    Args:
+        redaction: what is taken out of it; its model_call_id is redacted already.
+    """
     try:
-        return snapshot(exchange)
+        return snapshot(exchange, redaction=redaction, settled_id=True)
     except Exception:  # noqa: BLE001 - the values' own methods may raise anything; what can be kept is kept
-        return snapshot(_writable(exchange))
+        return snapshot(_writable(exchange), redaction=redaction, settled_id=True)
 
 
 def _writable(exchange: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class ClaimHandle:
             model_call_id = host.entropy.bytes(16).hex()
         elif not isinstance(model_call_id, str) or not model_call_id:
             raise InvalidExchange(f"model_call_id must be a non-empty string, not {model_call_id!r}")
+        elif (redaction := host.options.redaction) is not None:
+            # The claim is written before the exchange is, and under the same id.
+            model_call_id = redaction.identity(model_call_id)
         # The wire carries valid UTF-8 only; the id as it was given stays in the exchange.
         identity = model_call_id
         if not identity.isascii():
@@ -155,7 +158,8 @@ class ClaimHandle:
             "latency_ttft_ms": self._first_token_ms,
         }
         identity = {"model_call_id": self._model_call_id, "dialect": self._fields["dialect"]}
-        return snapshot_call(build_exchange({**measured, **thaw_fields({**self._fields, **given}), **identity}))
+        exchange = build_exchange({**measured, **thaw_fields({**self._fields, **given}), **identity})
+        return snapshot_call(exchange, self._host.options.redaction)
 
     # -- entering and leaving -----------------------------------------------------------------------------------
 

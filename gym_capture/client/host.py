@@ -194,6 +194,7 @@ class CoreHost:
         entropy: Entropy | None = None,
     ) -> None:
         self.options = options or ClientOptions()
+        _ = self.options.redaction  # a rule that cannot work here is told now, not inside a call
         self.clock = clock or SystemClock()
         self.entropy = entropy or SystemEntropy()
         self._transport = transport

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gym_capture.model.redaction import Redaction, RedactionRules, redaction_of
+
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
@@ -23,6 +25,7 @@ class ClientOptions:
         connect_timeout_s: how long one attempt to reach the owner may take.
         backoff_first_s, backoff_last_s: pause between attempts, doubled from the first to the last, with jitter.
         backoff_refused_s: pause between attempts once the owner refuses or cannot be found.
+        redact: what is taken out of exchanges before they leave the process; None: nothing.
     """
 
     run: str = ""
@@ -38,3 +41,13 @@ class ClientOptions:
     backoff_first_s: float = 0.05
     backoff_last_s: float = 1.0
     backoff_refused_s: float = 5.0
+    redact: RedactionRules | None = None
+
+    @property
+    def redaction(self) -> Redaction | None:
+        """The rules, compiled.
+
+        Raises:
+            ValueError: one cannot be compiled here.
+        """
+        return None if self.redact is None else redaction_of(self.redact)

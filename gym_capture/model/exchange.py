@@ -23,8 +23,9 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.json_text import decode_json, parse_json, to_json
+from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
+from gym_capture.model.redaction import REDACTED, Redaction
 from gym_capture.model.rows import Part, PartFlag, PartKind
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
 
@@ -114,8 +115,18 @@ def random_call_id() -> str:
     return uuid.uuid4().hex
 
 
-def snapshot(exchange: Mapping[str, Any], new_id: Callable[[], str] = random_call_id) -> Snapshot:
+def snapshot(
+    exchange: Mapping[str, Any],
+    new_id: Callable[[], str] = random_call_id,
+    redaction: Redaction | None = None,
+    *,
+    settled_id: bool = False,
+) -> Snapshot:
     """Freeze an exchange as it is now. A missing model_call_id is made up by `new_id`.
+
+    Args:
+        redaction: what is taken out of it; nothing of the snapshot holds that any more.
+        settled_id: its model_call_id was redacted before.
 
     Raises:
         InvalidExchange: not a mapping, no known dialect, a model_call_id that is not a string, or values without a
@@ -131,6 +142,8 @@ def snapshot(exchange: Mapping[str, Any], new_id: Callable[[], str] = random_cal
         call_id = given["model_call_id"] = new_id()
     elif not isinstance(call_id, str) or not call_id:
         raise InvalidExchange(f"model_call_id must be a non-empty string, not {call_id!r}")
+    elif redaction is not None and not settled_id:
+        call_id = given["model_call_id"] = redaction.identity(call_id)
     texts: dict[PartKind, Text] = {}
     # What is derived is derived from what the stored text says, never from the caller's living objects.
     stored: dict[str, Any] = {}
@@ -147,14 +160,47 @@ def snapshot(exchange: Mapping[str, Any], new_id: Callable[[], str] = random_cal
             text, nonstandard, _, stored[key] = to_json(value)
             texts[kind] = Text(text, _NONSTANDARD if nonstandard else 0)
     meta = to_json(given)
-    fields = derive_fields(meta.value | stored) if derivable else None
-    meta_text = Text(meta.text, _NONSTANDARD if meta.nonstandard else 0)
-    frozen = Snapshot(_storable(call_id), meta_text, texts, fields)
+    if redaction is not None:
+        frozen = _redacted(redaction, _storable(call_id), meta, texts, stored)
+    else:
+        fields = derive_fields(meta.value | stored) if derivable else None
+        frozen = Snapshot(_storable(call_id), _text(meta), texts, fields)
     if frozen.raw_bytes > MAX_RAW_BYTES:
         raise ExchangeTooLarge(
             f"an exchange has {frozen.raw_bytes} bytes, at most {MAX_RAW_BYTES} are stored. Nothing was written."
         )
     return frozen
+
+
+def _text(value: JsonText) -> Text:
+    return Text(value.text, _NONSTANDARD if value.nonstandard else 0)
+
+
+def _redacted(
+    redaction: Redaction, call_id: str, meta: JsonText, texts: dict[PartKind, Text], stored: dict[str, Any]
+) -> Snapshot:
+    """A snapshot without what is to be taken out. Its fields are derived here, because they are searched, too.
+
+    Args:
+        texts, stored: the payloads' texts, and the values of those that were not given as bytes.
+    """
+    sizes = {_KEY_OF[kind]: len(text.data) for kind, text in texts.items()}
+    try:
+        given = {key: stored.get(key, texts[kind].data) for key, kind in _PAYLOAD_KINDS if kind in texts}
+        redacted = redaction.exchange({**meta.value, **given}, sizes)
+        for key in redacted.payloads:
+            value = redacted.values[key]
+            texts[PAYLOADS[key]] = Text(value, _BYTES) if isinstance(value, bytes) else _text(to_json(value))
+        if redacted.others:
+            meta = to_json(redacted.values | dict.fromkeys(sizes))
+        fields = redaction.fields(_derived(_text(meta), texts))
+    except Exception:  # noqa: BLE001 - whatever it is, what was not searched to its end must not pass
+        texts = {
+            PAYLOADS[key]: Text(f"{REDACTED} {size} bytes withheld".encode(), _BYTES) for key, size in sizes.items()
+        }
+        meta = to_json({key: meta.value[key] for key in ("model_call_id", "dialect")})
+        fields = _derived(_text(meta), texts)
+    return Snapshot(call_id, _text(meta), texts, fields)
 
 
 def _storable(text: str) -> str:
@@ -171,10 +217,7 @@ def pack(frozen: Snapshot) -> SealedExchange:
         digest.update(text.data)
     fields = frozen.fields
     if fields is None:
-        fields = derive_fields(_rebuild(frozen.meta, texts))
-        response = texts.get(_RESPONSE)
-        if response and response.flags & _NOT_JSON and fields.get("error_category") is None:
-            fields["error_category"] = "capture_parse_error"
+        fields = _derived(frozen.meta, texts)
     if VERIFIER_ID_FIELD in fields:
         # A merge reads records only, and has to know the verifier's name.
         fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
@@ -189,6 +232,16 @@ def pack(frozen: Snapshot) -> SealedExchange:
         body.append(stored)
         offset += len(stored)
     return SealedExchange(frozen.model_call_id, digest.digest()[:16], parts, body, offset)
+
+
+def _derived(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
+    """The fields that stored texts derive."""
+    judged = {kind: _judged(kind, text) for kind, text in texts.items()}
+    fields = derive_fields(_rebuild(meta, judged))
+    response = judged.get(_RESPONSE)
+    if response and response.flags & _NOT_JSON and fields.get("error_category") is None:
+        fields["error_category"] = "capture_parse_error"
+    return fields
 
 
 def seal(exchange: Mapping[str, Any]) -> SealedExchange:

@@ -219,12 +219,13 @@ def parse_json(text: bytes) -> Any:
 
 def _parse_nonstandard(text: bytes) -> Any:
     try:
-        return json.loads(text, parse_int=_integer)
+        return json.loads(text, parse_int=parse_integer)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def _integer(digits: str) -> int | str:
+def parse_integer(digits: str) -> int | str:
+    """An integer's value; its text where it has more digits than Python converts."""
     try:
         return int(digits)
     except ValueError:

@@ -18,12 +18,13 @@ from gym_capture.reach.source import Source
 def open_client(source: Source, *, new_owner: bool = False) -> CaptureClient:
     """A client of the source's owner. Opens no connection yet: the first call does.
 
-    All clients of one run and transport in a process share one core; the options of the first one hold.
+    All clients of one run and transport in a process share one core; the options of the first one hold, but for what
+    is redacted, which is each one's own.
 
     Args:
         new_owner: the owner has only now come up: a core that was told there is none would rest for a while.
     """
-    key = (source.run, source.transport)
+    key = (source.run, source.transport, source.options.redact)
     if new_owner:
         forget_core(key)
     host = share_host(key, lambda: CoreHost(transport_of(source), source.options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from gym_capture.client.host import CoreHost
@@ -16,8 +16,8 @@ from gym_capture.model.clock import Clock
 from gym_capture.model.entropy import Entropy
 
 T = TypeVar("T")
-Key = tuple[str, str]
-"""Run and transport."""
+Key = tuple[Hashable, ...]
+"""Run, transport, and what is redacted."""
 
 
 class _Core:

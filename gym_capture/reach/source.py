@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gym_capture.client.options import ClientOptions
-from gym_capture.config import CaptureSettings
+from gym_capture.model.client_settings import ClientSettings
 
 TransportChoice = Literal["auto", "stream", "ray"]
 
@@ -31,8 +31,9 @@ class Source:
     options: ClientOptions
 
 
-def client_options(run: str, settings: CaptureSettings) -> ClientOptions:
-    """The client's share of a run's configuration."""
+def client_options(run: str, settings: ClientSettings) -> ClientOptions:
+    """How a client of a run behaves, by what its owner tells every client."""
+    redact = settings.redact
     return ClientOptions(
         run=run,
         patience_s=settings.patience_s,
@@ -41,4 +42,5 @@ def client_options(run: str, settings: CaptureSettings) -> ClientOptions:
         max_exchange_bytes=settings.max_exchange_bytes,
         max_batch_bytes=settings.max_batch_bytes,
         client_buffer_bytes=settings.client_buffer_bytes,
+        redact=redact if redact.paths or redact.patterns else None,
     )

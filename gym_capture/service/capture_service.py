@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from gym_capture.errors import Fenced, GymCaptureError, OwnerUnavailable, ProtocolError
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock
 from gym_capture.model.endpoint import Endpoint
 from gym_capture.model.entropy import Entropy
@@ -62,6 +63,7 @@ class CaptureService:
         on_leave: told `superseded` (another owner has the directory: the process must go at once) or `stopped` (a
             client asked for the end, and was answered).
         wait: lets seconds pass in the executor while another owner's beat is watched.
+        client_settings: what clients are told to go by; None: what the directory's last owner told them.
 
     Attributes:
         tenure: the hold on the directory, with the ledger and the log.
@@ -82,6 +84,7 @@ class CaptureService:
         on_leave: Callable[[str], None],
         readers: Executor | None = None,
         wait: Callable[[float], None] = time.sleep,
+        client_settings: ClientSettings | None = None,
     ) -> None:
         self.files = files
         self.identity = identity
@@ -91,7 +94,7 @@ class CaptureService:
         self._entropy = entropy
         self._readers = readers or executor
         self._on_leave = on_leave
-        self._taking = Taking(files, identity, settings, clock, executor, self._readers, entropy, wait)
+        self._taking = Taking(files, identity, settings, clock, executor, self._readers, entropy, wait, client_settings)
         self.tenure = Tenure(
             files, self._taking, settings, clock=clock, executor=executor, entropy=entropy, events=self
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gym_capture.errors import Superseded
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock
 from gym_capture.model.codec import PendingFrame
 from gym_capture.model.entropy import Entropy
@@ -83,8 +84,10 @@ class Taking:
         readers: Executor,
         entropy: Entropy,
         wait: Wait,
+        client: ClientSettings | None = None,
     ) -> None:
         self._files = files
+        self._client = client
         self._identity = identity
         self._settings = settings
         self._clock = clock
@@ -145,6 +148,7 @@ class Taking:
             wait=self._wait,
             beat_s=self._settings.beat_s,
             new_token=lambda: self._token,
+            client=self._client,
         )
 
     def _recover(self, ownership: Ownership, ledger: Ledger) -> OwnedLog:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gym_capture.errors import CaptureDirectoryError
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.codec import checksum
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
@@ -64,12 +65,17 @@ class OwnerIdentity(msgspec.Struct, frozen=True):
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
-    """The content of `OWNER`."""
+    """The content of `OWNER`.
+
+    Args:
+        client: what clients go by; the defaults where an older version wrote the file.
+    """
 
     run: str
     epoch: int
     identity: OwnerIdentity
     endpoint: Endpoint | None = None
+    client: ClientSettings = ClientSettings()
 
 
 def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, Superseded
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
@@ -42,17 +43,26 @@ class Ownership:
         run: the run's uuid.
         epoch: this owner's epoch.
         identity: what it calls itself.
+        client: what it tells clients to go by.
         token: what clients of its stream have to show.
         clock: where its times come from.
     """
 
     def __init__(
-        self, files: Files, run: uuid.UUID, epoch: int, identity: OwnerIdentity, token: str, clock: Clock
+        self,
+        files: Files,
+        run: uuid.UUID,
+        epoch: int,
+        identity: OwnerIdentity,
+        token: str,
+        clock: Clock,
+        client: ClientSettings,
     ) -> None:
         self._files = files
         self.run = run
         self.epoch = epoch
         self.identity = identity
+        self.client = client
         self.token = token
         self.clock = clock
         self.endpoint: Endpoint | None = None
@@ -70,6 +80,7 @@ class Ownership:
         wait: Wait = time.sleep,
         beat_s: float = BEAT_S,
         new_token: Callable[[], str] = lambda: secrets.token_hex(32),
+        client: ClientSettings | None = None,
     ) -> Ownership:
         """Become the owner. Afterwards move the beat every `beat_s` seconds, also while recovering.
 
@@ -81,6 +92,8 @@ class Ownership:
             wait: lets seconds pass while another owner's beat is watched; about 2.5 beats at most.
             beat_s: seconds between two beats of an owner.
             new_token: makes the secret of this epoch's stream.
+            client: what clients are told to go by. None: what the last owner told them, so that one that comes only
+                to clear, say, takes no redaction away from the clients of the next.
 
         Raises:
             MissingRunMarker: the directory is not (or not the mount of) a run's.
@@ -91,8 +104,11 @@ class Ownership:
         run = read_run(files)
         if not takeover:
             _refuse_if_held(files, identity, wait, beat_s)
+        if client is None:
+            last = read_owner(files)
+            client = ClientSettings() if last is None else last.client
         epoch = _claim_epoch(files, identity)
-        taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock())
+        taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock(), client)
         files.create(names.token_file(epoch), taken.token.encode("ascii"), fault_points.TOKEN)
         taken.beat()
         # A taker that is already late must not replace the OWNER of a later one.
@@ -158,7 +174,7 @@ class Ownership:
         self._files.replace(names.beat_file(self.epoch), note, fault_points.STOP)
 
     def _replace_owner(self) -> None:
-        info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint)
+        info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint, self.client)
         self._files.replace(names.OWNER, msgspec.json.encode(info), fault_points.OWNER)
         # Whoever claimed a later epoch before this replacement would be hidden by it; it comes to light here.
         self._leave_if_late()

@@ -32,3 +32,9 @@ def test_what_only_clients_use_is_no_owner_setting() -> None:
     ours = owner_settings(load_config({}))
     theirs = owner_settings(load_config({}, ["capture.patience_s=1", "collect.workers=9", "capture.transport=ray"]))
     assert differing_keys(ours, theirs) == []
+
+
+def test_what_is_redacted_is_agreed_on_because_other_clients_learn_it_from_the_owner() -> None:
+    ours = owner_settings(load_config({}))
+    theirs = owner_settings(load_config({}, ["capture.redact.patterns=['sk-[a-z]+']"]))
+    assert differing_keys(ours, theirs) == ["capture.redact.patterns"]

@@ -10,7 +10,6 @@ import os
 import sys
 from dataclasses import replace
 
-from gym_capture.config import CaptureSettings
 from gym_capture.directory.locate import owner_of
 from gym_capture.reach.opening import open_client
 from gym_capture.reach.source import Source, client_options
@@ -20,7 +19,7 @@ def main(directory: str, rollout_id: str) -> None:
     """Answer until the input ends."""
     owner = owner_of(directory)
     assert owner is not None
-    options = replace(client_options(owner.run, CaptureSettings()), patience_s=0.2, lease_s=1.5)
+    options = replace(client_options(owner.run, owner.client), patience_s=0.2, lease_s=1.5)
     capture = open_client(Source(owner.run, directory, None, "tests", "stream", options))
     rollout = capture.sync.rollout(rollout_id)
     held: list[object] = []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Callable
 
 import pytest
 
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, MissingRunMarker, Superseded
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.ledger import Ledger
+from gym_capture.model.redaction import RedactionRules
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_scan import replay_log, scan_log
 from gym_capture.storage.owner_file import Endpoint, owner_state, read_owner, read_token
@@ -437,3 +440,35 @@ def test_a_released_owner_leaves_its_file_behind_and_the_next_needs_no_wait() ->
     assert second.clock.monotonic() == ManualClock().monotonic()
     assert calls(second.ledger, "r") == ["call-1"]
     assert second.report.tears == []
+
+
+CLIENTS = ClientSettings(patience_s=7.0, redact=RedactionRules(("$..api_key",), ("sk-\\w+",)))
+
+
+def test_what_clients_go_by_is_told_and_outlives_an_owner_that_says_nothing_of_it() -> None:
+    disk = FaultyDisk()
+    create_or_adopt_run(disk.view())
+    first = Ownership.take(disk.view(), identity("first"), ManualClock(), client=CLIENTS)
+    first.publish(Endpoint("10.0.0.1", 4242))
+    first.release(0, 0)
+    told = read_owner(disk.view())
+    assert told is not None
+    assert told.client == CLIENTS
+    Ownership.take(disk.view(), identity("clears"), ManualClock()).release(0, 0)
+    kept = read_owner(disk.view())
+    assert kept is not None
+    assert (kept.epoch, kept.client) == (2, CLIENTS)
+    Ownership.take(disk.view(), identity("other"), ManualClock(), client=ClientSettings())
+    changed = read_owner(disk.view())
+    assert changed is not None
+    assert changed.client == ClientSettings()
+
+
+def test_an_owner_file_of_an_older_version_tells_the_defaults() -> None:
+    disk = FaultyDisk()
+    run = create_or_adopt_run(disk.view())
+    old = {"run": run.hex, "epoch": 1, "identity": {"actor_id": "a"}, "endpoint": None}
+    disk.view().replace(names.OWNER, json.dumps(old).encode(), fault_points.OWNER)
+    told = read_owner(disk.view())
+    assert told is not None
+    assert told.client == ClientSettings()
