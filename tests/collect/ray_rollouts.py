@@ -23,3 +23,18 @@ async def rollout(row: dict[str, Any], session: Session) -> dict[str, Any] | Non
     if do == "hide":
         session.count_issued(3)
     return {"answer": row["n"], "generation": session.generation, "pid": os.getpid()}
+
+
+TURNS = 6
+
+
+async def chat_rollout(row: dict[str, Any], session: Session) -> dict[str, Any]:
+    """A few turns with the real SDK through the run's proxy."""
+    client = session.openai(max_retries=8, timeout=60.0)
+    answers = []
+    for turn in range(TURNS):
+        completion = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": f"{session.rollout_id} {turn}"}]
+        )
+        answers.append(completion.id)
+    return {"answers": answers, "base_url": session.base_url, "pid": os.getpid()}

@@ -13,8 +13,10 @@ import pytest
 from gym_capture.collect import replay
 from gym_capture.collect.attempt import Failed, Finished
 from gym_capture.collect.pool import Assignment
+from gym_capture.collect.proxies import ProxyAddress
 from gym_capture.collect.session import Session
 from gym_capture.collect.worker import RolloutWorker, WorkerSpec
+from gym_capture.errors import ConfigError
 from gym_capture.reach.disabled import disabled_client
 from tests.collect.sessions import RecordingCapture, recording_session
 
@@ -125,3 +127,45 @@ async def test_a_session_travels_and_its_copy_counts_for_itself() -> None:
         call.complete()
     session.count_issued(copy.issued)
     assert session.issued == 2
+
+
+async def call_url(row: dict[str, Any], session: Session) -> dict[str, Any]:
+    """Tells where its model calls would go, and leaves two clients open."""
+    openai, anthropic = session.openai(), session.anthropic(api_key="k")
+    left_open.extend([openai, anthropic])
+    return {"base_url": session.base_url, "openai": str(openai.base_url), "anthropic": str(anthropic.base_url)}
+
+
+left_open: list[Any] = []
+
+
+async def test_a_function_calls_the_proxy_of_its_node_and_its_clients_are_closed_after_it() -> None:
+    spec = WorkerSpec(f"{__name__}:call_url", (), disabled_client(), None)
+    worker = RolloutWorker(spec, node="here")
+    assert await worker.prepare() is None
+    proxies = (ProxyAddress("there", "http://there:1"), ProxyAddress("here", "http://here:1"))
+    ending = await worker.run(Assignment({}, "0-0-a1", 1, 7, proxies))
+    assert isinstance(ending, Finished)
+    assert ending.record == {
+        "base_url": "http://here:1/ng-rollout/0-0-a1~7",
+        "openai": "http://here:1/ng-rollout/0-0-a1~7/v1/",
+        "anthropic": "http://here:1/ng-rollout/0-0-a1~7/",
+    }
+    assert [client.is_closed() for client in left_open] == [True, True]
+
+
+def test_without_a_proxy_a_base_url_is_refused_with_the_key_to_set() -> None:
+    session = recording_session(RecordingCapture(), {})
+    with pytest.raises(ConfigError, match=r"set proxy\.upstream"):
+        _ = session.base_url
+
+
+async def test_a_session_pickles_without_the_clients_that_it_made() -> None:
+    session = Session(
+        row={}, rollout_id="0-0", attempt=0, generation=1, capture=disabled_client(), proxy="http://here:1"
+    )
+    session.openai()
+    copy = pickle.loads(pickle.dumps(session))
+    assert copy.base_url == session.base_url == "http://here:1/ng-rollout/0-0~1"
+    await copy.close_clients()
+    await session.close_clients()
