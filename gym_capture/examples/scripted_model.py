@@ -1,29 +1,42 @@
-"""A model that follows a script: requests and responses of the three dialects, faults by chance, from one seed.
+"""What the example's model says: a script that follows from the request, without network, clock or state.
 
-It stands in for a model server. What it returns has the shapes that the providers' APIs have: usage with cached and
-reasoning tokens, tool calls, reasoning, finish reasons.
+A conversation that offers tools and asks for a list of things gets two lookups a turn, side by side, one turn an item,
+then an order, then a closing text. Any other gets a few words. The same seed and request always get the same answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
+import re
 from dataclasses import dataclass
 from typing import Any
 
 MODEL = "scripted-7b"
-
-RATE_LIMITED = "rate_limited"
-BROKEN = "broken"
-CUT = "cut"
-TOO_LONG = "too_long"
-HANGS = "hangs"
-
-FAULTS = {RATE_LIMITED: 0.06, BROKEN: 0.04, CUT: 0.04, TOO_LONG: 0.03, HANGS: 0.03}
-"""How likely each fault is, per call."""
-
 TOOLS = ("stock_of", "price_of", "place_order")
+
+STOP = "stop"
+TOOL_CALLS = "tool_calls"
+LENGTH = "length"
+
+_ITEMS = re.compile(r"Find out about (.+), then order")
+_WORDS = (
+    "Here",
+    "is",
+    "what",
+    "was",
+    "found:",
+    "naïve",
+    "estimates",
+    "hold,",
+    "東京",
+    "agrees,",
+    "fine",
+    "🙂",
+    "so",
+    "far.",
+)
+_EPOCH = 1_760_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,236 +47,121 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
 
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as the JSON text that travels."""
+        return json.dumps(self.arguments)
+
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What came back for one request.
+class Conversation:
+    """What a request of any dialect comes to.
 
     Args:
-        status: HTTP status.
-        body: the response, or as much of it as arrived.
-        fault: None, or one of this module's.
-        text, tool_call: what the model said, when it said it whole.
-        ttft_ms: time to the first token, milliseconds.
+        model: the model that is asked for.
+        task: the first user message's text.
+        results: how many tool results it carries.
+        tools: names of the tools on offer.
+        size_bytes: of everything that the model reads, as JSON.
+        known_bytes: of the part of it that an earlier turn sent already.
+        choices: how many answers are wanted.
+        most_tokens: where the answer is cut off; None: nowhere.
+        stream, stream_usage: is it to be streamed, and with usage at the end where the dialect asks.
     """
 
-    status: int
-    body: dict[str, Any]
-    fault: str | None
-    text: str = ""
-    tool_call: ToolCall | None = None
-    ttft_ms: float | None = None
+    model: str
+    task: str
+    results: int
+    tools: tuple[str, ...]
+    size_bytes: int
+    known_bytes: int
+    choices: int = 1
+    most_tokens: int | None = None
+    stream: bool = False
+    stream_usage: bool = False
 
 
-class ScriptedModel:
-    """One rollout's model.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer: reasoning, then text, then tool calls, each of which may be absent."""
+
+    reasoning: str
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model says, and what it cost, tokens. `tokens_in` holds the cached ones, `tokens_out` the reasoning."""
+
+    name: str
+    created: int
+    model: str
+    choices: tuple[Choice, ...]
+    tokens_in: int
+    cached: int
+    tokens_out: int
+    reasoning: int
+
+
+def answer(conversation: Conversation, chance: random.Random, *, too_long: bool = False) -> Answer:
+    """The answer to a conversation.
 
     Args:
-        dialect: `chat`, `responses` or `messages`.
-        items: what the task is about; the script looks each one up, then orders, then answers.
-        seed: everything that it does follows from it.
-        pace_s: mean time to answer, seconds.
+        chance: everything that is not in the conversation follows from it.
+        too_long: the model runs out of tokens.
     """
-
-    def __init__(self, dialect: str, items: list[str], seed: int, pace_s: float = 0.01) -> None:
-        self.dialect = dialect
-        self._items = items
-        self._random = random.Random(seed)
-        self._pace_s = pace_s
-        self._calls = 0
-        self._seen_tokens = 0
-
-    @property
-    def turns(self) -> int:
-        """Turns that the script takes when nothing fails."""
-        return len(self._items) + 2
-
-    def request(self, task: str, history: list[tuple[ToolCall, str]]) -> dict[str, Any]:
-        """The request of the next turn: the whole conversation so far.
-
-        Args:
-            task: what the user asked.
-            history: tool calls and their results.
-        """
-        if self.dialect == "responses":
-            items: list[dict[str, Any]] = [{"role": "user", "content": task}]
-            for call, result in history:
-                arguments = json.dumps(call.arguments)
-                items.append(
-                    {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments}
-                )
-                items.append({"type": "function_call_output", "call_id": call.call_id, "output": result})
-            return {"model": MODEL, "input": items, "tools": [{"type": "function", "name": name} for name in TOOLS]}
-        messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
-        for call, result in history:
-            messages += _chat_turn(call, result) if self.dialect == "chat" else _messages_turn(call, result)
-        if self.dialect == "chat":
-            return {
-                "model": MODEL,
-                "messages": messages,
-                "tools": [{"type": "function", "function": {"name": name}} for name in TOOLS],
-            }
-        return {"model": MODEL, "max_tokens": 1024, "messages": messages, "tools": [{"name": name} for name in TOOLS]}
-
-    async def answer(self, request: dict[str, Any], turn: int) -> Reply:
-        """Answer a request. Takes a little time; a call that hangs takes until it is cancelled."""
-        chance = self._random
-        self._calls += 1
-        fault = chance.choices([None, *FAULTS], [1 - sum(FAULTS.values()), *FAULTS.values()])[0]
-        pause = chance.uniform(0.2, 1.8) * self._pace_s
-        name = f"{self.dialect}-{chance.getrandbits(48):012x}"
-        tokens = len(json.dumps(request)) // 4
-        if fault == HANGS:
-            await asyncio.Event().wait()
-        await asyncio.sleep(pause)
-        if fault == RATE_LIMITED:
-            return Reply(429, self._error("rate_limit_error", "too many requests"), fault)
-        if fault == BROKEN:
-            return Reply(500, self._error("server_error", "the server had an error"), fault)
-        text, tool_call = self._script(turn)
-        body = self._body(name, text, tool_call, tokens, too_long=fault == TOO_LONG)
-        self._seen_tokens = tokens
-        if fault == CUT:
-            body.pop("usage")
-        return Reply(200, body, fault, text, tool_call, round(pause * 400, 3))
-
-    def _script(self, turn: int) -> tuple[str, ToolCall | None]:
-        call_id = f"call_{turn}_{self._random.getrandbits(32):08x}"
-        if turn < len(self._items):
-            tool = TOOLS[turn % 2]
-            return "", ToolCall(call_id, tool, {"item": self._items[turn]})
-        if turn == len(self._items):
-            return "", ToolCall(call_id, "place_order", {"items": self._items, "quantity": self._random.randint(1, 9)})
-        return f"I looked up {', '.join(self._items)} and placed the order.", None
-
-    def _error(self, kind: str, message: str) -> dict[str, Any]:
-        error = {"type": kind, "message": message}
-        return {"type": "error", "error": error} if self.dialect == "messages" else {"error": error}
-
-    def _body(
-        self, name: str, text: str, tool_call: ToolCall | None, tokens_in: int, *, too_long: bool
-    ) -> dict[str, Any]:
-        reasoning = f"Item {self._calls} of the list comes next." if tool_call else "Everything is there."
-        tokens_out = self._random.randint(20, 60)
-        thinking = tokens_out // 3
-        # What was sent before is in the server's prefix cache.
-        cached = min(self._seen_tokens, tokens_in) // 16 * 16
-        if self.dialect == "chat":
-            return _chat_body(name, text, tool_call, reasoning, (tokens_in, tokens_out, thinking, cached), too_long)
-        if self.dialect == "responses":
-            return _responses_body(
-                name, text, tool_call, reasoning, (tokens_in, tokens_out, thinking, cached), too_long
-            )
-        return _messages_body(name, text, tool_call, reasoning, (tokens_in, tokens_out, cached), too_long)
+    name = f"{chance.getrandbits(64):016x}"
+    choices = tuple(_choice(conversation, chance, too_long) for _ in range(conversation.choices))
+    out = sum(_tokens(choice) for choice in choices)
+    reasoning = sum(len(choice.reasoning) // 4 for choice in choices)
+    return Answer(
+        name=name,
+        created=_EPOCH + chance.getrandbits(20),
+        model=conversation.model,
+        choices=choices,
+        tokens_in=max(conversation.size_bytes // 4, 1),
+        cached=conversation.known_bytes // 4 // 16 * 16,
+        tokens_out=out,
+        reasoning=reasoning,
+    )
 
 
-def _chat_turn(call: ToolCall, result: str) -> list[dict[str, Any]]:
-    return [
-        {"role": "assistant", "content": None, "tool_calls": [_chat_tool_call(call)]},
-        {"role": "tool", "tool_call_id": call.call_id, "content": result},
-    ]
+def turns(items: list[str]) -> int:
+    """Turns that the script takes for a list of things when nothing fails."""
+    return len(items) + 2
 
 
-def _messages_turn(call: ToolCall, result: str) -> list[dict[str, Any]]:
-    use = {"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.arguments}
-    return [
-        {"role": "assistant", "content": [use]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.call_id, "content": result}]},
-    ]
-
-
-def _chat_tool_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
-    return {"id": call.call_id, "type": "function", "function": function}
-
-
-def _chat_body(
-    name: str, text: str, call: ToolCall | None, reasoning: str, tokens: tuple[int, int, int, int], too_long: bool
-) -> dict[str, Any]:
-    tokens_in, tokens_out, thinking, cached = tokens
-    message: dict[str, Any] = {"role": "assistant", "content": text or None, "reasoning_content": reasoning}
-    if call is not None:
-        message["tool_calls"] = [_chat_tool_call(call)]
-    return {
-        "id": f"chatcmpl-{name}",
-        "object": "chat.completion",
-        "model": MODEL,
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": "length" if too_long else "tool_calls" if call is not None else "stop",
-            }
-        ],
-        "usage": {
-            "prompt_tokens": tokens_in,
-            "completion_tokens": tokens_out,
-            "total_tokens": tokens_in + tokens_out,
-            "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": thinking},
-        },
-    }
-
-
-def _responses_body(
-    name: str, text: str, call: ToolCall | None, reasoning: str, tokens: tuple[int, int, int, int], too_long: bool
-) -> dict[str, Any]:
-    tokens_in, tokens_out, thinking, cached = tokens
-    summary = [{"type": "summary_text", "text": reasoning}]
-    output: list[dict[str, Any]] = [{"type": "reasoning", "id": f"rs_{name}", "summary": summary}]
-    if call is not None:
-        output.append(
-            {
-                "type": "function_call",
-                "call_id": call.call_id,
-                "name": call.name,
-                "arguments": json.dumps(call.arguments),
-                "status": "completed",
-            }
-        )
+def _choice(conversation: Conversation, chance: random.Random, too_long: bool) -> Choice:
+    wanted = _ITEMS.search(conversation.task)
+    calls: tuple[ToolCall, ...] = ()
+    if wanted is not None and set(TOOLS) <= set(conversation.tools):
+        items = wanted[1].split(", ")
+        calls = _next_calls(items, conversation.results, chance)
+        reasoning = f"{items[conversation.results // 2 % len(items)]} come next." if calls else "Everything is there."
+        text = "" if calls else f"I looked up {wanted[1]} and placed the order."
     else:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        output.append({"type": "message", "id": f"msg_{name}", "role": "assistant", "content": content})
-    body: dict[str, Any] = {
-        "id": f"resp_{name}",
-        "object": "response",
-        "model": MODEL,
-        "status": "incomplete" if too_long else "completed",
-        "output": output,
-        "usage": {
-            "input_tokens": tokens_in,
-            "input_tokens_details": {"cached_tokens": cached},
-            "output_tokens": tokens_out,
-            "output_tokens_details": {"reasoning_tokens": thinking},
-            "total_tokens": tokens_in + tokens_out,
-        },
-    }
+        reasoning = "A short answer will do."
+        text = " ".join(chance.choice(_WORDS) for _ in range(chance.randint(6, 14)))
     if too_long:
-        body["incomplete_details"] = {"reason": "max_output_tokens"}
-    return body
+        return Choice(reasoning, text[: len(text) // 2], calls, LENGTH)
+    most = conversation.most_tokens
+    if most is not None and len(text) > most * 4 and not calls:
+        return Choice(reasoning, text[: most * 4], calls, LENGTH)
+    return Choice(reasoning, text, calls, TOOL_CALLS if calls else STOP)
 
 
-def _messages_body(
-    name: str, text: str, call: ToolCall | None, reasoning: str, tokens: tuple[int, int, int], too_long: bool
-) -> dict[str, Any]:
-    tokens_in, tokens_out, cached = tokens
-    content: list[dict[str, Any]] = [{"type": "thinking", "thinking": reasoning, "signature": ""}]
-    if text:
-        content.append({"type": "text", "text": text})
-    if call is not None:
-        content.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.arguments})
-    return {
-        "id": f"msg_{name}",
-        "type": "message",
-        "role": "assistant",
-        "model": MODEL,
-        "content": content,
-        "stop_reason": "max_tokens" if too_long else "tool_use" if call is not None else "end_turn",
-        "usage": {
-            # This dialect's input_tokens leave the cached ones out.
-            "input_tokens": tokens_in - cached,
-            "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
-            "output_tokens": tokens_out,
-        },
-    }
+def _next_calls(items: list[str], results: int, chance: random.Random) -> tuple[ToolCall, ...]:
+    turn = results // 2
+    lookups: list[tuple[str, dict[str, Any]]] = []
+    if turn < len(items):
+        lookups = [(name, {"item": items[turn]}) for name in TOOLS[:2]]
+    elif results == 2 * len(items):
+        lookups = [(TOOLS[2], {"items": items, "quantity": chance.randint(1, 9)})]
+    return tuple(ToolCall(f"call_{turn}_{chance.getrandbits(32):08x}", *each) for each in lookups)
+
+
+def _tokens(choice: Choice) -> int:
+    arguments = sum(len(call.arguments_text) + len(call.name) for call in choice.tool_calls)
+    return (len(choice.reasoning) + len(choice.text) + arguments) // 4 + 1

@@ -1,0 +1,105 @@
+"""Transports for httpx that capture the model calls passing through them.
+
+`httpx.AsyncClient(transport=AsyncCaptureTransport(rollout))` is an HTTP client, an SDK's say, whose calls are captured
+in this process. Requests and responses pass unchanged; what completes a response waits until the exchange is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx
+
+from gym_capture.integrations.counted_sending import CountedSending
+from gym_capture.integrations.observed_exchange import (
+    AsyncObservedBody,
+    ObservedBody,
+    Observer,
+    Rollouts,
+    is_streamed,
+    send_async,
+    send_blocking,
+)
+
+
+class AsyncCaptureTransport(httpx.AsyncBaseTransport):
+    """Captures each POST to `…/chat/completions`, `…/v1/responses` and `…/v1/messages`; anything else just passes.
+
+    A call is claimed before it is sent. One that an SDK tries again is another call.
+
+    Args:
+        rollout: whose calls these are: a handle, or a function that gives the handle of the moment (None: not
+            captured).
+        inner: what sends; None: the library's own.
+        model_ref: what the calls name as their model server, `{type, name}`.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollouts,
+        inner: httpx.AsyncBaseTransport | None = None,
+        *,
+        model_ref: Mapping[str, str] | None = None,
+    ) -> None:
+        self._observer = Observer(rollout, model_ref)
+        self._inner = inner if inner is not None else httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request."""
+        call = self._observer.call_of(request)
+        if call is None:
+            return await self._inner.handle_async_request(request)
+        response: httpx.Response = await send_async(call, request, self._inner.handle_async_request)
+        body = _AsyncBody(response.stream, call, is_streamed(response))
+        return httpx.Response(
+            response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close what sends."""
+        await self._inner.aclose()
+
+
+class CaptureTransport(httpx.BaseTransport):
+    """`AsyncCaptureTransport` for `httpx.Client`.
+
+    Args:
+        rollout, inner, model_ref: as there; the handle may be a blocking one.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollouts,
+        inner: httpx.BaseTransport | None = None,
+        *,
+        model_ref: Mapping[str, str] | None = None,
+    ) -> None:
+        self._observer = Observer(rollout, model_ref)
+        self._inner = inner if inner is not None else httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request."""
+        call = self._observer.call_of(request)
+        if call is None:
+            return self._inner.handle_request(request)
+        response: httpx.Response = send_blocking(call, request, self._inner.handle_request)
+        body = _Body(response.stream, call, is_streamed(response))
+        return httpx.Response(
+            response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions
+        )
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._inner.close()
+
+
+class CountingTransport(CountedSending, httpx.AsyncBaseTransport):
+    """Counts the calls that it sends to a capturing proxy; see `CountedSending`."""
+
+
+class _AsyncBody(AsyncObservedBody, httpx.AsyncByteStream):
+    pass
+
+
+class _Body(ObservedBody, httpx.SyncByteStream):
+    pass

@@ -1,0 +1,105 @@
+"""Transports for httpx2 that capture the model calls passing through them.
+
+`httpx2.AsyncClient(transport=AsyncCaptureTransport(rollout))` is an HTTP client, an SDK's say, whose calls are captured
+in this process. Requests and responses pass unchanged; what completes a response waits until the exchange is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx2
+
+from gym_capture.integrations.counted_sending import CountedSending
+from gym_capture.integrations.observed_exchange import (
+    AsyncObservedBody,
+    ObservedBody,
+    Observer,
+    Rollouts,
+    is_streamed,
+    send_async,
+    send_blocking,
+)
+
+
+class AsyncCaptureTransport(httpx2.AsyncBaseTransport):
+    """Captures each POST to `…/chat/completions`, `…/v1/responses` and `…/v1/messages`; anything else just passes.
+
+    A call is claimed before it is sent. One that an SDK tries again is another call.
+
+    Args:
+        rollout: whose calls these are: a handle, or a function that gives the handle of the moment (None: not
+            captured).
+        inner: what sends; None: the library's own.
+        model_ref: what the calls name as their model server, `{type, name}`.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollouts,
+        inner: httpx2.AsyncBaseTransport | None = None,
+        *,
+        model_ref: Mapping[str, str] | None = None,
+    ) -> None:
+        self._observer = Observer(rollout, model_ref)
+        self._inner = inner if inner is not None else httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request."""
+        call = self._observer.call_of(request)
+        if call is None:
+            return await self._inner.handle_async_request(request)
+        response: httpx2.Response = await send_async(call, request, self._inner.handle_async_request)
+        body = _AsyncBody(response.stream, call, is_streamed(response))
+        return httpx2.Response(
+            response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close what sends."""
+        await self._inner.aclose()
+
+
+class CaptureTransport(httpx2.BaseTransport):
+    """`AsyncCaptureTransport` for `httpx2.Client`.
+
+    Args:
+        rollout, inner, model_ref: as there; the handle may be a blocking one.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollouts,
+        inner: httpx2.BaseTransport | None = None,
+        *,
+        model_ref: Mapping[str, str] | None = None,
+    ) -> None:
+        self._observer = Observer(rollout, model_ref)
+        self._inner = inner if inner is not None else httpx2.HTTPTransport()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request."""
+        call = self._observer.call_of(request)
+        if call is None:
+            return self._inner.handle_request(request)
+        response: httpx2.Response = send_blocking(call, request, self._inner.handle_request)
+        body = _Body(response.stream, call, is_streamed(response))
+        return httpx2.Response(
+            response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions
+        )
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._inner.close()
+
+
+class CountingTransport(CountedSending, httpx2.AsyncBaseTransport):
+    """Counts the calls that it sends to a capturing proxy; see `CountedSending`."""
+
+
+class _AsyncBody(AsyncObservedBody, httpx2.AsyncByteStream):
+    pass
+
+
+class _Body(ObservedBody, httpx2.SyncByteStream):
+    pass

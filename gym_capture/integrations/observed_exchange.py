@@ -1,0 +1,178 @@
+"""What the transports of both HTTP libraries do: whose call a request is, and what passes of its response."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+from gym_capture.client.blocking_mode import run_blocking
+from gym_capture.client.rollout import BlockingRollout, RolloutHandle
+from gym_capture.integrations.generating_paths import dialect_of
+from gym_capture.model.error_category import error_category_for_exception
+from gym_capture.recording.captured_call import CapturedCall
+from gym_capture.recording.recorder import RecordingPolicy
+
+AnyRollout = RolloutHandle | BlockingRollout
+Rollouts = AnyRollout | Callable[[], AnyRollout | None]
+"""A rollout, or what gives the one that a request belongs to (None: the request is not captured)."""
+
+_STREAM = "text/event-stream"
+
+
+class Observer:
+    """Makes the call for each request that is one.
+
+    Args:
+        rollouts: whose calls these are.
+        model_ref: what the calls name as their model server, `{type, name}`.
+    """
+
+    def __init__(self, rollouts: Rollouts, model_ref: Mapping[str, str] | None) -> None:
+        self._rollouts = rollouts
+        self._model_ref = model_ref
+
+    def call_of(self, request: Any) -> CapturedCall | None:
+        """The call that a request of either library is, not begun yet; None for one that calls no model."""
+        dialect = dialect_of(request.method, request.url.path)
+        if dialect is None:
+            return None
+        rollout = self._rollouts() if callable(self._rollouts) else self._rollouts
+        if rollout is None:
+            return None
+        handle = rollout.handle if isinstance(rollout, BlockingRollout) else rollout
+        policy = RecordingPolicy(handle.max_exchange_bytes)
+        return CapturedCall(handle, dialect, policy, request.headers.raw, model_ref=self._model_ref)
+
+
+class AsyncObservedBody:
+    """A response's body on its way to the caller. What completes it waits until the exchange is on disk.
+
+    Args:
+        body: the transport's own stream.
+        call: the call, whose response has started.
+        streamed: is it a stream of events.
+    """
+
+    def __init__(self, body: Any, call: CapturedCall, streamed: bool) -> None:
+        self._body = body
+        self._call = call
+        self._streamed = streamed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        call = self._call
+        try:
+            async for data in self._body:
+                hold = call.response_body(data)
+                if hold is None:
+                    yield data
+                    continue
+                if hold:
+                    yield data[:hold]
+                await call.commit()
+                yield data[hold:]
+            call.response_ended()
+            await call.commit()
+        except Exception as error:
+            await call.commit(broken_off(error, self._streamed))
+            raise
+        except BaseException:
+            call.detach("cancelled")
+            raise
+
+    async def aclose(self) -> None:
+        """The caller wants no more of it."""
+        self._call.detach("cancelled")
+        await self._body.aclose()
+
+
+class ObservedBody:
+    """The same for a client without a loop."""
+
+    def __init__(self, body: Any, call: CapturedCall, streamed: bool) -> None:
+        self._body = body
+        self._call = call
+        self._streamed = streamed
+
+    def __iter__(self) -> Iterator[bytes]:
+        call = self._call
+        try:
+            for data in self._body:
+                hold = call.response_body(data)
+                if hold is None:
+                    yield data
+                    continue
+                if hold:
+                    yield data[:hold]
+                run_blocking(call.commit())
+                yield data[hold:]
+            call.response_ended()
+            run_blocking(call.commit())
+        except Exception as error:
+            run_blocking(call.commit(broken_off(error, self._streamed)))
+            raise
+        except BaseException:
+            call.detach("cancelled")
+            raise
+
+    def close(self) -> None:
+        """The caller wants no more of it."""
+        self._call.detach("cancelled")
+        self._body.close()
+
+
+async def send_async(call: CapturedCall, request: Any, send: Any) -> Any:
+    """Claim a request's call, then send it.
+
+    Args:
+        send: what sends it, and returns the response's head.
+    """
+    data = await request.aread()
+    await call.begin()
+    call.request_body(data)
+    try:
+        response = await send(request)
+    except Exception as error:
+        await call.commit(not_answered(error))
+        raise
+    except BaseException:
+        call.detach("cancelled")
+        raise
+    call.response_started(response.status_code, response.headers.raw)
+    return response
+
+
+def send_blocking(call: CapturedCall, request: Any, send: Any) -> Any:
+    """`send_async` for a client without a loop."""
+    data = request.read()
+    run_blocking(call.begin())
+    call.request_body(data)
+    try:
+        response = send(request)
+    except Exception as error:
+        run_blocking(call.commit(not_answered(error)))
+        raise
+    except BaseException:
+        call.detach("cancelled")
+        raise
+    call.response_started(response.status_code, response.headers.raw)
+    return response
+
+
+def is_streamed(response: Any) -> bool:
+    """Whether a response is a stream of events."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower() == _STREAM
+
+
+def not_answered(error: Exception) -> str:
+    """The category of a call that got no response."""
+    named = {kind.__name__ for kind in type(error).__mro__}
+    if "TimeoutException" not in named and "TransportError" in named:
+        return "connection"
+    return error_category_for_exception(error)
+
+
+def broken_off(error: Exception, streamed: bool) -> str:
+    """The category of a call whose response ended early."""
+    category = not_answered(error)
+    return "stream_truncated" if streamed and category == "connection" else category
