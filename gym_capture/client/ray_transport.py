@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from gym_capture.client.ray_calls import call_actor
 from gym_capture.client.transport import Message
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.messages import PREFIX_BYTES
@@ -103,11 +104,11 @@ class RayLink:
                     while self._out and size < PUSH_BYTES:
                         messages.append(self._out.popleft())
                         size += len(messages[-1][0]) + len(messages[-1][1])
-                    await self._actor.tunnel_push.remote(self._pipe, next_number, messages)
+                    await call_actor(self._actor.tunnel_push, self._pipe, next_number, messages)
                     next_number += len(messages)
                     self._moved += 1
                 if self._broken is not None:
-                    self._actor.tunnel_close.remote(self._pipe)
+                    call_actor(self._actor.tunnel_close, self._pipe)
                     return
         except Exception as error:  # noqa: BLE001 - whatever Ray raises, the pipe is broken
             self._end(f": {error}")
@@ -117,7 +118,7 @@ class RayLink:
         after = 0
         try:
             while self._broken is None:
-                last, messages = await self._actor.tunnel_poll.remote(self._pipe, after, POLL_S)
+                last, messages = await call_actor(self._actor.tunnel_poll, self._pipe, after, POLL_S)
                 # A repeated answer may begin with messages that were taken already.
                 fresh = messages[max(0, len(messages) - (last - after)) :] if last > after else []
                 after = max(after, last)
@@ -156,7 +157,7 @@ class RayTransport:
         """
         try:
             tunnel = await self._lookup.find()
-            pipe: str = await tunnel.actor.tunnel_open.remote("")
+            pipe: str = await call_actor(tunnel.actor.tunnel_open, "")
         except Exception as error:
             # What the actor raised comes wrapped, as an error of Ray's and of ours at once.
             cause = getattr(error, "cause", error)

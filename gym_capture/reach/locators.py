@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gym_capture.client.ray_calls import call_actor, never_starting
 from gym_capture.client.ray_transport import Tunnel
 from gym_capture.client.stream_transport import Locator
 from gym_capture.directory.locate import endpoint_of
@@ -89,7 +90,7 @@ class ActorLocator:
             # Ray's lookup blocks on the cluster's control store.
             actor = await in_thread(lambda: find_actor(self._name, self._namespace))
             async with asyncio.timeout(ACTOR_ANSWER_S):
-                return actor, await actor.endpoint.remote()
+                return actor, await call_actor(actor.endpoint)
         except GymCaptureError:
             raise
         except (RayError, TimeoutError, AttributeError) as error:
@@ -109,7 +110,7 @@ def find_actor(name: str, namespace: str) -> Any:
     import ray
 
     try:
-        return ray.get_actor(name, namespace)
+        return never_starting(ray.get_actor)(name, namespace)
     except ValueError:
         found = named_actors(namespace)
         raise OwnerNotFound(
@@ -123,7 +124,7 @@ def named_actors(namespace: str) -> list[str]:
     """The names of the live actors of a namespace, sorted. Blocks; Ray is initialised."""
     import ray
 
-    listed = ray.util.list_named_actors(all_namespaces=True)
+    listed = never_starting(ray.util.list_named_actors)(all_namespaces=True)
     return sorted(entry["name"] for entry in listed if entry["namespace"] == namespace)
 
 
