@@ -18,8 +18,8 @@ help: ## list the targets
 environment: ## make .venv from requirements.lock, or bring it up to date
 	@sh tools/environment.sh "$(VENV)" "$(PYTHON)"
 
-run: environment ## run configs/local.yaml: an embedded Ray, a scripted agent, a summary
-	@$(VENV)/bin/gym-capture run configs/local.yaml $(ARGS)
+run: environment ## run configs/local.yaml: an embedded Ray, a model server, a proxy, an agent, a summary
+	@$(PY) -m gym_capture.examples.local_run configs/local.yaml $(ARGS)
 
 test: lint format-check types imports wheel pytest ## every check, then the tests
 

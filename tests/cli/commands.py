@@ -31,6 +31,18 @@ def gym_capture(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def local_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run what `make run` runs: a model server beside `gym-capture run`."""
+    return subprocess.run(
+        [sys.executable, "-m", "gym_capture.examples.local_run", *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
 def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     """Start a command in a process group of its own, as a terminal does."""
     with (cwd / "stderr.log").open("w") as stderr:

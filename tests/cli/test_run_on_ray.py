@@ -15,7 +15,7 @@ from gym_capture.collect.collector import collect
 from gym_capture.config import load_config
 from gym_capture.storage.store import CaptureStore
 from tests.cases import ROOT, cases_dir, read_cases
-from tests.cli.commands import PATIENCE_S, document, gym_capture, records, started
+from tests.cli.commands import PATIENCE_S, document, gym_capture, local_run, records, started
 from tests.ray_cluster import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -41,25 +41,25 @@ def test_a_first_run_shows_gaps_and_a_second_one_that_all_is_finished(tmp_path: 
         "collect.require_complete=true",
         "--json",
     )
-    first = gym_capture("run", *arguments, cwd=tmp_path)
+    first = local_run(*arguments, cwd=tmp_path)
     summary = document(first)
     assert first.returncode == summary["exit_status"] == 3, first.stderr[-3000:]
     assert (summary["finished"], summary["rollouts"], summary["failed"], summary["remaining"]) == (24, 24, [], 0)
-    assert {each["rollout_id"] for each in summary["incomplete"]} == {"2-0", "5-0"}
-    assert summary["incomplete"][0]["gaps"][0]["code"] == "model_call_capture_incomplete"
+    assert {each["rollout_id"] for each in summary["incomplete"]} == {"4-0", "9-0"}
+    assert summary["incomplete"][0]["gaps"][0] == {"code": "model_call_capture_incomplete", "detail": "unobserved=1"}
     assert summary["failed_attempts"] == 2
     assert summary["calls"] > 100
     assert summary["failed_calls"] > 0
     assert len(records(tmp_path / "out.jsonl")) == 24
 
-    second = gym_capture("run", *arguments, cwd=tmp_path)
+    second = local_run(*arguments, cwd=tmp_path)
     repeated = document(second)
     assert second.returncode == 3
     assert (repeated["finished_earlier"], repeated["failed_attempts"]) == (24, 0)
     assert {**repeated, "finished_earlier": 0, "failed_attempts": 2, "seconds": summary["seconds"]} == summary
 
     # Another output knows nothing of these rollouts: its run would clear their captures.
-    other = gym_capture("run", *arguments, f"collect.output={tmp_path / 'other.jsonl'}", cwd=tmp_path)
+    other = local_run(*arguments, f"collect.output={tmp_path / 'other.jsonl'}", cwd=tmp_path)
     assert other.returncode == 2
     assert f"holds the captures of {tmp_path / 'out.jsonl'}" in document(other)["error"]["message"]
     assert not (tmp_path / "other.jsonl").exists()
@@ -69,7 +69,7 @@ def test_a_first_run_shows_gaps_and_a_second_one_that_all_is_finished(tmp_path: 
     assert verified.returncode == 0
     # The two failed attempts are in the log as well.
     assert (found["sound"], found["rollouts"], found["late"], found["outstanding"]) == (True, 26, {}, {})
-    assert found["incomplete"].keys() == {"2-0", "5-0"}
+    assert found["incomplete"].keys() == {"4-0", "9-0"}
     assert found["calls"] > summary["calls"]
 
 
