@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
-rollout_in_hand: ContextVar[str | None] = ContextVar("gym_capture.current_rollout", default=None)
+_rollout: ContextVar[str | None] = ContextVar("gym_capture.current_rollout", default=None)
+
+
+@contextmanager
+def in_hand(rollout_id: str) -> Iterator[None]:
+    """The block handles a request of that rollout."""
+    before = _rollout.set(rollout_id)
+    try:
+        yield
+    finally:
+        try:
+            _rollout.reset(before)
+        except ValueError:
+            pass  # the request's coroutine is destroyed from another context, which never saw the rollout
 
 
 def current_rollout_id() -> str | None:
@@ -12,4 +27,4 @@ def current_rollout_id() -> str | None:
 
     Known in handlers, in their tasks and in the threads that they run in.
     """
-    return rollout_in_hand.get()
+    return _rollout.get()

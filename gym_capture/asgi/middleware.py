@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from gym_capture.asgi.client_source import ClientSource
-from gym_capture.asgi.current_rollout import rollout_in_hand
+from gym_capture.asgi.current_rollout import in_hand
 from gym_capture.asgi.messages import App, Receive, Scope, Send
 from gym_capture.asgi.observed_request import ObservedRequest
 from gym_capture.asgi.redirect import Redirects
@@ -60,17 +60,14 @@ class CaptureMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scope."""
-        route = route_of(scope) if scope["type"] == "http" else None
+        route = _route(scope) if scope["type"] == "http" else None
         if route is None:
             await self.app(scope, receive, send)
         elif isinstance(route, InvalidPrefix):
             await _refuse(route, send)
         else:
-            in_hand = rollout_in_hand.set(route.rollout_id)
-            try:
+            with in_hand(route.rollout_id):
                 await self._observe(route, scope, receive, send)
-            finally:
-                rollout_in_hand.reset(in_hand)
 
     async def _observe(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
@@ -79,7 +76,7 @@ class CaptureMiddleware:
         call: CapturedCall | None = None
         if dialect is not None or not self._non_generating.matches(method, route.path):
             client = await self._source.client()
-            if client is not None:
+            if client is not None and client.transport_name != "disabled":
                 call = self._call(client, route, dialect, scope)
         if call is not None:
             inner[NOTES_KEY] = call.notes
@@ -97,6 +94,14 @@ class CaptureMiddleware:
         except Exception:
             logger.exception("a request of rollout %s passes UNCAPTURED: capture has a fault", route.rollout_id)
             return None
+
+
+def _route(scope: Scope) -> Route | InvalidPrefix | None:
+    try:
+        return route_of(scope)
+    except Exception:
+        logger.exception("a request passes UNCAPTURED: its path cannot be told")
+        return None
 
 
 def _host(scope: Scope) -> str:

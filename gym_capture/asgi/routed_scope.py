@@ -24,8 +24,8 @@ def without_prefix(scope: Scope, route: Route) -> Scope:
     """A copy of the scope as the app is to see it: without the prefix, and with a dict for its notes."""
     inner = dict(scope)
     raw, path = _raw_path(scope), scope["path"]
-    root = scope.get("root_path", "")
-    inner["path"] = (path[: len(root)] if _begins(path, root) else "") + route.path
+    root = _root(scope)
+    inner["path"] = (root if _begins(path, root) else "") + route.path
     if scope.get("raw_path") is not None:
         inner["raw_path"] = (raw[: _root_length(scope, raw)] + route.rest).encode("latin-1")
     extensions = scope.get("extensions")
@@ -52,13 +52,18 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _root_length(scope: Scope, raw: str) -> int:
-    root = scope.get("root_path", "")
+    root = _root(scope)
     for form in (root, quote(root)):
         if _begins(raw, form):
             return len(form)
     return 0
 
 
+def _root(scope: Scope) -> str:
+    root: str = scope.get("root_path") or ""
+    return root.rstrip("/")
+
+
 def _begins(path: str, root: str) -> bool:
     """Whether the path lies under that root."""
-    return bool(root) and path.startswith(root) and (root.endswith("/") or path[len(root) : len(root) + 1] in ("", "/"))
+    return path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/")

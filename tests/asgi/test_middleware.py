@@ -15,6 +15,7 @@ from gym_capture.asgi import CaptureMiddleware, current_rollout_id
 from gym_capture.asgi.messages import App, Message
 from gym_capture.asgi.routed_scope import NOTES_KEY
 from gym_capture.model.rows import ReleaseRow
+from gym_capture.reach.disabled import disabled_client
 from gym_capture.recording.recorder import ExchangeRecorder
 from tests.asgi.server_side import DISCONNECT, Replaying, ServerSide, body, http_scope, request, start
 from tests.client.harness import Harness, harness
@@ -198,6 +199,9 @@ def test_the_app_sees_its_own_path_and_a_copy_of_the_scope() -> None:
         ("/api", "/api" + CHAT, b"/api" + CHAT.encode(), "/api/v1/chat/completions", b"/api/v1/chat/completions"),
         ("/api", CHAT, CHAT.encode(), "/v1/chat/completions", b"/v1/chat/completions"),
         ("/a b", "/a b" + CHAT, b"/a%20b" + CHAT.encode(), "/a b/v1/chat/completions", b"/a%20b/v1/chat/completions"),
+        ("/", CHAT, CHAT.encode(), "/v1/chat/completions", b"/v1/chat/completions"),
+        ("/api/", "/api" + CHAT, b"/api" + CHAT.encode(), "/api/v1/chat/completions", b"/api/v1/chat/completions"),
+        ("/ng", CHAT, CHAT.encode(), "/v1/chat/completions", b"/v1/chat/completions"),
         ("", CHAT, CHAT.encode() + b"?q=1", "/v1/chat/completions", b"/v1/chat/completions"),
         ("", CHAT, None, "/v1/chat/completions", None),
     ],
@@ -213,6 +217,32 @@ def test_the_path_is_found_below_a_root_and_without_a_raw_one(
             assert (app.scopes[0]["path"], app.scopes[0]["raw_path"]) == (seen, seen_raw)
             assert app.scopes[0]["root_path"] == root
             assert len(kept(made)) == 1
+
+    run_virtual(scenario())
+
+
+def test_a_path_that_no_text_can_hold_is_handed_on() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            app = Replaying(start(JSON), body(RESPONSE))
+            scope = http_scope(CHAT)
+            scope["path"], scope["raw_path"] = CHAT + "\udcff", None
+            server = ServerSide()
+            await server.run(wrapped(app, made), scope)
+            assert (app.scopes, server.body) == ([scope], RESPONSE)
+
+    run_virtual(scenario())
+
+
+def test_where_observability_is_off_only_the_prefix_is_taken_away() -> None:
+    async def scenario() -> None:
+        app = Replaying(start(EVENT_STREAM), body(b"".join(STREAM)))
+        server = ServerSide()
+        await server.run(CaptureMiddleware(app, disabled_client()), http_scope(CHAT))
+        assert (app.scopes[0]["path"], server.sent) == (
+            "/v1/chat/completions",
+            [start(EVENT_STREAM), body(b"".join(STREAM))],
+        )
 
     run_virtual(scenario())
 
