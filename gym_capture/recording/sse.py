@@ -49,7 +49,6 @@ class EventParser:
         self._limit = limit_bytes
         self._closing_data = closing_data
         self._partial = bytearray()
-        self._partial_start = 0
         self._first_line = True
         self._after_cr = False
         self._fed = 0
@@ -66,12 +65,13 @@ class EventParser:
                 offset = 1
                 if self._lines:
                     self._lines.append(b"\n")
-        if not self._lines and not self._partial and not self._first_line:
+        if not self._lines and not self._partial:
             size = len(data)
             while offset < size and (found := _PLAIN_EVENT(data, offset)) is not None:
                 end = found.end()
                 if end - offset > self._limit:
                     break
+                self._first_line = False
                 name, payload = found.groups()
                 yield Event(name or b"", payload, offset, end, [data[offset:end]], False)
                 offset = end
@@ -86,11 +86,10 @@ class EventParser:
             offset += len(line)
             content = line.rstrip(b"\r\n")
             if len(content) == len(line):
-                self._hold_partial(line, base + begin)
+                self._hold_partial(line)
                 return
             begin += base
             if self._partial:
-                begin = self._partial_start
                 line, content = self._complete_partial(line, content)
             if self._first_line:
                 self._first_line = False
@@ -111,7 +110,7 @@ class EventParser:
             line, content = self._complete_partial(b"", b"")
             if self._first_line:
                 content = content.removeprefix(_BYTE_ORDER_MARK)
-            closing = self._take_line(line, content, self._partial_start, self._fed, 0) if content else None
+            closing = self._take_line(line, content, self._fed, self._fed, 0) if content else None
             if closing is not None:
                 return closing
         return self._event(self._fed, 0) if self._lines else None
@@ -125,9 +124,7 @@ class EventParser:
         self._too_long = False
         self._start = 0
 
-    def _hold_partial(self, piece: bytes, position: int) -> None:
-        if not self._partial:
-            self._partial_start = position
+    def _hold_partial(self, piece: bytes) -> None:
         if self._too_long:
             self._partial[:] = b"-"  # nothing of it is kept, but that the line is not blank
             return

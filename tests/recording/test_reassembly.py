@@ -143,6 +143,7 @@ def test_the_response_so_far_may_be_read_at_any_time() -> None:
         b'data: {"a": "\xff"}\n\n',
         b"event: x\r\ndata: 5\r\n\r\n",
         b"no field\n\n",
+        b"data: " + '{"error": "in UTF-16"}'.encode("utf-16-le") + b"\n\n",
     ],
 )
 def test_raw_bytes_are_kept_from_what_is_not_understood_on(dialect: str, odd: bytes) -> None:
