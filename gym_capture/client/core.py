@@ -9,19 +9,21 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 from gym_capture import __version__
 from gym_capture.client.buffer import Buffer
 from gym_capture.client.claim_book import ClaimBook
 from gym_capture.client.delivery import Delivery
+from gym_capture.client.heartbeat import Heartbeat
 from gym_capture.client.operations import Ask, Commit, Flush, GiveUp, Operation, Release, Rows, Ticket
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.outbox import Outbox, SentBatch
+from gym_capture.client.packing import Packing
 from gym_capture.client.presence import REFUSALS, Presence
 from gym_capture.client.requests import Requests
-from gym_capture.client.transport import Link, Message, Transport, progress_of
+from gym_capture.client.transport import Link, Message, Transport
 from gym_capture.client.trouble_log import TroubleLog, logger
 from gym_capture.client.unsettled import Unsettled
 from gym_capture.errors import (
@@ -35,7 +37,6 @@ from gym_capture.errors import (
 )
 from gym_capture.model.clock import Clock
 from gym_capture.model.entropy import Entropy
-from gym_capture.model.exchange import SealedExchange, Snapshot, pack
 from gym_capture.model.messages import (
     PROTOCOL_VERSION,
     Answers,
@@ -88,20 +89,16 @@ class ClientCore:
         self.welcomes = 0
         self._options = options
         self._entropy = entropy
-        self._lease_s = options.lease_s
         self._window = options.max_batch_bytes
         self._link: Link | None = None
-        self._last_sent = self._last_heard = loop.time()
-        self._progress = 0
-        self._suspected = False
+        self._heartbeat = Heartbeat(loop, options.lease_s, self._beat)
         self._wanted = asyncio.Event()
         self._closing = False
         self.closed = False
         self._main: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._ticker: asyncio.TimerHandle | None = None
         self._orphans: asyncio.TimerHandle | None = None
-        self._executor = executor
+        self._packing = Packing(loop, executor, self.turn)
         self._log = TroubleLog(clock)
         self.presence = Presence(options.patience_s)
         self.outbox = Outbox(options.max_batch_bytes, options.batches_under_way)
@@ -115,7 +112,7 @@ class ClientCore:
             presence=self.presence,
             delivery=self.delivery,
             now=loop.time,
-            pack_elsewhere=self._pack_elsewhere,
+            pack_elsewhere=self._packing.pack_elsewhere,
             pack_inline_bytes=options.pack_inline_bytes,
             max_exchange_bytes=options.max_exchange_bytes,
             log=self._log,
@@ -161,15 +158,19 @@ class ClientCore:
             self.book.queue_losses()
             link = self._link
             while link is not None and (batch := self.outbox.next_batch(self._window)) is not None:
-                self._last_sent = self.loop.time()
+                self._heartbeat.sent()
                 link.send(batch.message)
         self.requests.settled()
         self.delivery.flush()
 
     def _send(self, message: FromClient) -> None:
         if self._link is not None:
-            self._last_sent = self.loop.time()
+            self._heartbeat.sent()
             self._link.send(encode_message(message))
+
+    def _beat(self) -> None:
+        if self.presence.ready:
+            self._send(Beat())
 
     def _undelivered(self, operation: Operation) -> None:
         if isinstance(operation, Ticket) and not operation.leaving:
@@ -180,27 +181,12 @@ class ClientCore:
         self.book.undelivered(ticket)
         self.turn()
 
-    def _pack_elsewhere(self, snapshot: Snapshot, packed: Callable[[SealedExchange | None], None]) -> None:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="gym_capture-pack")
-
-        def done(future: asyncio.Future[SealedExchange]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if error is not None or future.cancelled():
-                logger.error("an exchange could not be packed and is lost: %r", error)
-                packed(None)
-            else:
-                packed(future.result())
-            self.turn()
-
-        self.loop.run_in_executor(self._executor, pack, snapshot).add_done_callback(done)
-
     # -- the link -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keep a link to the owner from the first operation on, until `close`."""
         self._main = asyncio.current_task()
-        self._orphans = self.loop.call_later(self._lease_s / 3, self._look_for_orphans)
+        self._orphans = self.loop.call_later(self._heartbeat.lease_s / 3, self._look_for_orphans)
         pause = self._options.backoff_first_s
         try:
             await self._wanted.wait()
@@ -224,9 +210,9 @@ class ClientCore:
                 await asyncio.sleep(self._entropy.uniform(0.5, 1.0) * pause)
                 pause = min(2 * pause, self._options.backoff_last_s)
         finally:
-            for timer in (self._orphans, self._patience, self._ticker):
-                if timer is not None:
-                    timer.cancel()
+            self._heartbeat.end()
+            for timer in filter(None, (self._orphans, self._patience)):
+                timer.cancel()
 
     async def _converse(self) -> None:
         """Open a link and listen until it breaks."""
@@ -234,10 +220,7 @@ class ClientCore:
             link = await self.transport.connect()
         self.connects += 1
         self._link = link
-        self._suspected = False
-        self._progress = progress_of(link)
-        self._last_heard = self.loop.time()
-        self._ticker = self.loop.call_later(self._lease_s / 6, self._tick, link)
+        self._heartbeat.begin(link)
         try:
             self._send(
                 Hello(
@@ -252,13 +235,11 @@ class ClientCore:
             )
             while True:
                 messages = await link.receive()
-                self._last_heard = self.loop.time()
-                self._suspected = False
+                self._heartbeat.heard()
                 self._heard(messages)
                 self.turn()
         finally:
-            if self._ticker is not None:
-                self._ticker.cancel()
+            self._heartbeat.end()
             self._link = None
             link.close()
             self._lost()
@@ -293,30 +274,10 @@ class ClientCore:
             self.book.patience_over()
         self.turn()
 
-    def _tick(self, link: Link) -> None:
-        """Say something before the lease ends, and notice when nothing was heard for one."""
-        now = self.loop.time()
-        self._ticker = self.loop.call_later(self._lease_s / 6, self._tick, link)
-        progress = progress_of(link)
-        if progress != self._progress:
-            # A large message is on its way, in either direction.
-            self._progress = progress
-            self._last_heard = now
-        if now - self._last_heard >= self._lease_s:
-            if self._suspected:
-                logger.info("nothing was heard of the capture owner for %.1f s: looking it up again", self._lease_s)
-                link.close()
-                return
-            # This process itself may have slept: what has come meanwhile is read before the next tick.
-            self._suspected = True
-        quiet = now - self._last_sent >= self._lease_s / 6 or now - self._last_heard >= self._lease_s / 3
-        if quiet and self.presence.ready:
-            self._send(Beat())
-
     def _look_for_orphans(self) -> None:
         self.book.release_orphans()
         self.turn()
-        self._orphans = self.loop.call_later(self._lease_s / 3, self._look_for_orphans)
+        self._orphans = self.loop.call_later(self._heartbeat.lease_s / 3, self._look_for_orphans)
 
     # -- what the owner says ------------------------------------------------------------------------------------
 
@@ -352,7 +313,7 @@ class ClientCore:
             raise Superseded(f"an owner of epoch {welcome.epoch} answered, epoch {self.epoch} has taken over")
         self.run_id = welcome.run
         self.epoch = welcome.epoch
-        self._lease_s = welcome.lease_s
+        self._heartbeat.lease_s = welcome.lease_s
         self._window = welcome.window_bytes
         self.book.max_exchange_bytes = welcome.max_exchange_bytes
         self.outbox.max_batch_bytes = min(welcome.max_batch_bytes, self._options.max_batch_bytes)
@@ -360,8 +321,7 @@ class ClientCore:
         self.presence.welcomed()
         if not self.outbox.under_way_bytes:
             self.presence.works()
-        link = self._link
-        if link is not None:
+        if (link := self._link) is not None:
             for batch in self.outbox.under_way():
                 link.send(batch.message)
         self.requests.link_opened()
@@ -411,8 +371,7 @@ class ClientCore:
         self._wanted.set()  # `run` may not have begun
         if self._main is not None:
             self._main.cancel()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._packing.close()
 
     def _answer_all(self) -> None:
         """Nothing will be sent any more."""

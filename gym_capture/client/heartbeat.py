@@ -1,0 +1,68 @@
+"""A link's signs of life: something is said before the lease ends, and it is noticed when nothing is heard for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gym_capture.client.transport import Link, progress_of
+from gym_capture.client.trouble_log import logger
+
+
+class Heartbeat:
+    """Watches one link at a time. Runs in the client's loop only.
+
+    Args:
+        lease_s: as configured, until the owner says another.
+        beat: says something, where the owner is there.
+
+    Attributes:
+        lease_s: seconds of silence that end a lease.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lease_s: float, beat: Callable[[], None]) -> None:
+        self.lease_s = lease_s
+        self._loop = loop
+        self._beat = beat
+        self._last_sent = self._last_heard = loop.time()
+        self._progress = 0
+        self._suspected = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, link: Link) -> None:
+        """A link was opened."""
+        self._progress = progress_of(link)
+        self.heard()
+        self._timer = self._loop.call_later(self.lease_s / 6, self._tick, link)
+
+    def end(self) -> None:
+        """It is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def sent(self) -> None:
+        """Something was said."""
+        self._last_sent = self._loop.time()
+
+    def heard(self) -> None:
+        """Something was heard."""
+        self._last_heard = self._loop.time()
+        self._suspected = False
+
+    def _tick(self, link: Link) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(self.lease_s / 6, self._tick, link)
+        progress = progress_of(link)
+        if progress != self._progress:
+            # A large message is on its way, in either direction.
+            self._progress = progress
+            self._last_heard = now
+        if now - self._last_heard >= self.lease_s:
+            if self._suspected:
+                logger.info("nothing was heard of the capture owner for %.1f s: looking it up again", self.lease_s)
+                link.close()
+                return
+            # This process itself may have slept: what has come meanwhile is read before the next tick.
+            self._suspected = True
+        if now - self._last_sent >= self.lease_s / 6 or now - self._last_heard >= self.lease_s / 3:
+            self._beat()
