@@ -75,8 +75,8 @@ class ResponsesStream:
     Each event that carries a whole `response` replaces what was known. Until a complete one, an output that is still
     empty there is filled with the items that were announced (`response.output_item.added`) and what came of them since,
     also when the stream fails or ends incomplete without an output; a complete one that has no `output` at all gets the
-    items that were done. Deltas of items that were never announced
-    are not put into the response (that would say more than the server did): they are `loose`, until a final response.
+    items that were done. Deltas of items that were never announced are not put into the response (that would say more
+    than the server did): they are `loose`, to be kept raw until a final response has come.
     """
 
     closing_data: bytes | None = None
