@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gym_capture.errors import MissingExtra
 from gym_capture.examples import chat_dialect, messages_dialect, responses_dialect
 from gym_capture.examples.local_model import local_model_url
 from gym_capture.examples.scripted_model import MODEL, TOOLS, ToolCall
@@ -25,6 +26,7 @@ History = list[tuple[tuple[ToolCall, ...], list[str]]]
 LOCAL_KEY = "scripted"
 _SCHEMA = {"type": "object", "additionalProperties": True}
 _MOST_TOKENS = 1024
+_INSTALL = "pip install 'gym-capture[openai,anthropic]'"
 _SDK_MODULES = (
     "anthropic.lib.streaming",
     "anthropic.resources.messages",
@@ -56,8 +58,15 @@ class Model(Protocol):
 
 
 async def load_sdks() -> None:
-    """Import what the SDKs import when they are first used: seconds, in which no call should be under way."""
-    await asyncio.to_thread(lambda: [importlib.import_module(name) for name in _SDK_MODULES])
+    """Import what the SDKs import when they are first used: seconds, in which no call should be under way.
+
+    Raises:
+        MissingExtra: one of them is not installed.
+    """
+    try:
+        await asyncio.to_thread(lambda: [importlib.import_module(name) for name in _SDK_MODULES])
+    except ImportError as error:
+        raise MissingExtra(f"the example's agent uses both SDKs ({error}); {_INSTALL}") from error
 
 
 def model_of(dialect: str, session: Session, timeout_s: float) -> Model:

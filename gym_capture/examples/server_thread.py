@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
+from gym_capture.errors import MissingExtra
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise MissingExtra("uvicorn is not installed, and serves the example; pip install 'gym-capture[proxy]'") from error
 
 _STOPS_WITHIN_S = 10.0
 

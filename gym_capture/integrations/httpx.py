@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import httpx
-
+from gym_capture.errors import MissingExtra
 from gym_capture.integrations.counted_sending import CountedSending
 from gym_capture.integrations.observed_exchange import (
     AsyncObservedBody,
@@ -20,6 +19,13 @@ from gym_capture.integrations.observed_exchange import (
     send_async,
     send_blocking,
 )
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingExtra(
+        "httpx is not installed, so there are no transports for it; pip install 'gym-capture[httpx]'"
+    ) from error
 
 
 class AsyncCaptureTransport(httpx.AsyncBaseTransport):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import httpx2
-
+from gym_capture.errors import MissingExtra
 from gym_capture.integrations.counted_sending import CountedSending
 from gym_capture.integrations.observed_exchange import (
     AsyncObservedBody,
@@ -20,6 +19,11 @@ from gym_capture.integrations.observed_exchange import (
     send_async,
     send_blocking,
 )
+
+try:
+    import httpx2
+except ImportError as error:
+    raise MissingExtra("httpx2 is not installed, so there are no transports for it; pip install httpx2") from error
 
 
 class AsyncCaptureTransport(httpx2.AsyncBaseTransport):

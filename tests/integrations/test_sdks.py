@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -15,9 +17,10 @@ import pytest
 
 import gym_capture
 from gym_capture.client.rollout import RolloutHandle
+from gym_capture.errors import MissingExtra
 from gym_capture.integrations import httpx as over_httpx
 from gym_capture.integrations import httpx2 as over_httpx2
-from gym_capture.integrations.sdk import anthropic_client, openai_client
+from gym_capture.integrations.sdk import NO_KEY, anthropic_client, openai_client
 from tests.integrations.sdk_calls import CHAT, DIALECTS, TASK, ask_async, ask_blocking
 from tests.integrations.served_model import ServedModel, plain, without_nulls
 
@@ -322,6 +325,68 @@ async def test_a_verifier_may_be_named_in_headers_by_any_client(model: ServedMod
         await ask_async(client, "chat", False, CHAT, extra_headers=headers)
     [verifier] = model.merged(rollout)["verifiers"]
     assert (verifier["invocation_id"], verifier["name"]) == ("j/1", "rübe")
+
+
+@pytest.mark.parametrize(("name", "make"), [("openai", openai_client), ("anthropic", anthropic_client)])
+def test_without_the_sdk_the_error_says_what_to_install(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch, name: str, make: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'gym-capture\[{name}\]'"):
+        make(None, model.rollout())
+
+
+@pytest.mark.parametrize(("name", "how"), [("httpx", r"'gym-capture\[httpx\]'"), ("httpx2", "httpx2")])
+def test_without_the_http_library_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"gym_capture.integrations.{name}")
+    with pytest.raises(MissingExtra, match=f"pip install {how}"):
+        importlib.import_module(f"gym_capture.integrations.{name}")
+
+
+@pytest.mark.parametrize("proxied", [True, False], ids=["at_the_server", "in_the_worker"])
+async def test_where_nothing_is_captured_the_clients_work_as_ever(model: ServedModel, proxied: bool) -> None:
+    capture = gym_capture.start({"observability_enabled": False})
+    rollout = capture.rollout("0-0", generation=1)
+    given: dict[str, Any] = {} if proxied else {"base_url": f"{model.bare_url}/v1", "api_key": KEY}
+    async with openai_client(model.bare_url if proxied else None, rollout, **given) as client:
+        assert (await ask_async(client, "chat", True, CHAT)).choices[0].message.content
+    await capture.close()
+
+
+def test_the_environments_key_and_proxies_are_used(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    rollout, url = model.rollout(), "http://127.0.0.1:9/ng-rollout/0-0"
+    assert (openai_client(url, rollout).api_key, anthropic_client(url, rollout).api_key) == (NO_KEY, NO_KEY)
+    assert openai_client(url, rollout, api_key="given").api_key == "given"
+    with pytest.raises(openai.OpenAIError, match="OPENAI_API_KEY"):
+        openai_client(None, rollout)
+    monkeypatch.setenv("OPENAI_API_KEY", "from-outside")
+    assert openai_client(url, rollout).api_key == "from-outside"
+
+
+async def test_a_provider_behind_the_environments_proxy_is_captured_too(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The model server stands for the environment's proxy as well: it takes absolute paths as they come.
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", model.bare_url)
+    rollout = model.rollout()
+    async with openai_client(None, rollout, base_url="http://provider.invalid/v1", api_key=KEY) as client:
+        returned = await ask_async(client, "chat", False, CHAT)
+    [exchange] = model.exchanges(rollout)
+    assert without_nulls(exchange["response"]) == plain(returned)
+    monkeypatch.setenv("no_proxy", "provider.invalid")
+    async with openai_client(
+        None, rollout, base_url="http://provider.invalid/v1", api_key=KEY, max_retries=0
+    ) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await ask_async(client, "chat", False, CHAT)
+    assert [each["error_category"] for each in model.exchanges(rollout)] == [None, "connection"]
 
 
 def test_a_client_of_ones_own_is_refused_with_the_way_to_go(model: ServedModel) -> None:
