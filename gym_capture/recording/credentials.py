@@ -10,6 +10,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -34,10 +35,9 @@ class Credentials:
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         secrets: set[str] = set()
         for name, value in headers:
-            lower = name.decode("latin-1").strip().lower()
-            if _SECRET_HEADER.fullmatch(lower):
+            if _is_secret(name):
                 text = value.decode("latin-1").strip()
-                secrets.update(_of_cookies(text) if lower == "cookie" else _of_value(text))
+                secrets.update(_of_cookies(text) if name.strip().lower() == b"cookie" else _of_value(text))
         forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _written(secret)}
         # The longest first: one may be part of another.
         self._texts = sorted(forms, key=len, reverse=True)
@@ -80,6 +80,11 @@ class Credentials:
                 items = holder[place] = list(inner)
                 unseen += [(items, index) for index in range(len(items))]
         return root[0]
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: bytes) -> bool:
+    return _SECRET_HEADER.fullmatch(name.decode("latin-1").strip().lower()) is not None
 
 
 def _of_value(value: str) -> set[str]:
