@@ -19,10 +19,9 @@ from gym_capture.cli.tables import pairs
 from gym_capture.client.client import CaptureClient
 from gym_capture.config import CaptureConfig, load_config
 from gym_capture.directory.locate import Liveness, liveness, owner_of
-from gym_capture.errors import ConfigError, GymCaptureError
+from gym_capture.errors import ConfigError, GymCaptureError, SettingsDiffer
 from gym_capture.reach.disabled import disabled_client
-from gym_capture.reach.opening import open_client
-from gym_capture.reach.source import Source, client_options
+from gym_capture.storage.owner_file import OwnerInfo
 
 STOP_S = 10.0
 
@@ -102,17 +101,21 @@ def _owner(config: CaptureConfig) -> tuple[CaptureClient, bool]:
     if directory.is_dir() and liveness(directory) is not Liveness.AT_REST:
         owner = owner_of(directory)
         if owner is not None:
-            settings, identity = config.capture, owner.identity
-            source = Source(
-                owner.run,
-                str(directory),
-                identity.name or None,
-                identity.namespace or settings.namespace,
-                settings.transport,
-                client_options(owner.run, owner.client),
-            )
-            return open_client(source), False
+            _check_redaction(config, owner)
+            settings = config.capture
+            return api.connect(directory, namespace=settings.namespace, transport=settings.transport), False
     return api.start(config), True
+
+
+def _check_redaction(config: CaptureConfig, owner: OwnerInfo) -> None:
+    """The running owner tells its clients what to take out: what only this configuration names would stay."""
+    wanted, told = config.capture.for_clients().redact, owner.client.redact
+    if {*wanted.paths} - {*told.paths} or {*wanted.patterns} - {*told.patterns}:
+        raise SettingsDiffer(
+            f"the owner of {config.directory} runs without some of this configuration's capture.redact. Nothing was "
+            "started; give it to the run that the owner belongs to, or take it out here.",
+            keys=["capture.redact"],
+        )
 
 
 def _ray_runs() -> bool:

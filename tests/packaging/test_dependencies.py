@@ -37,7 +37,8 @@ LOCKED = {
 
 OPTIONAL = {
     "gym_capture/testing/": {"pytest"},
-    "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp"},
+    "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
+    "gym_capture/collect/": {"openai", "anthropic"},
     "gym_capture/recording/": {"brotli"},
     "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic"},
     "gym_capture/examples/": {"openai", "anthropic", "uvicorn"},
