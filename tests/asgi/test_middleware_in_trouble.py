@@ -73,6 +73,7 @@ async def test_the_owner_dies_under_200_streams_and_each_ends_as_sent_and_lands_
         begun: list[None] = []
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
             await send(start(EVENT_STREAM))
             await send(body(STREAM[0], more=True))
             begun.append(None)
