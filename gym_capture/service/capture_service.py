@@ -11,10 +11,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
-from gym_capture.errors import Fenced, GymCaptureError, OwnerUnavailable, ProtocolError
+from gym_capture.errors import GymCaptureError, OwnerUnavailable, ProtocolError
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock
 from gym_capture.model.endpoint import Endpoint
@@ -22,13 +21,12 @@ from gym_capture.model.entropy import Entropy
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.ledger import Ledger, Settled
 from gym_capture.model.messages import MergeReply, PartsReply
-from gym_capture.model.rows import CURRENT, ClearRow
+from gym_capture.model.rows import CURRENT
 from gym_capture.service.connections import Connections
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit
 from gym_capture.service.owned_log import Taking
-from gym_capture.service.part_reader import read_parts, read_records
-from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
+from gym_capture.service.rollout_requests import RolloutRequests
 from gym_capture.service.serving_clock import ServingClock
 from gym_capture.service.session import Send, Session
 from gym_capture.service.settings import OwnerSettings
@@ -91,14 +89,16 @@ class CaptureService:
         self.settings = settings.checked()
         self.clock = clock
         self.started_at = clock.monotonic()
-        self._entropy = entropy
-        self._readers = readers or executor
+        readers = readers or executor
         self._on_leave = on_leave
-        self._taking = Taking(files, identity, settings, clock, executor, self._readers, entropy, wait, client_settings)
+        self._taking = Taking(files, identity, settings, clock, executor, readers, entropy, wait, client_settings)
         self.tenure = Tenure(
             files, self._taking, settings, clock=clock, executor=executor, entropy=entropy, events=self
         )
         self.connections = Connections(settings)
+        self._requests = RolloutRequests(
+            files, self.tenure, readers=readers, entropy=entropy, counts=self.connections.counts, settings=settings
+        )
         self.waiters = Waiters(self._outstanding, self.tenure.check, lambda: self.tenure.groups_started)
         self._serving_clock = ServingClock(clock, settings.tick_s)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -350,96 +350,18 @@ class CaptureService:
             return 1
         return self.ledger.outstanding if rollout_id is None else self.ledger.outstanding_of(rollout_id)
 
-    # -- merge, clear, read -------------------------------------------------------------------------------------
+    # -- merge, clear, read (`RolloutRequests`) -----------------------------------------------------------------
 
     async def merge(self, rollout_id: str, generation: int = CURRENT, issued: int = 0) -> MergeReply:
-        """What the rollout's current generation has captured, journaled as merged. Waits for no claim.
-
-        Args:
-            generation: refuse if this is not the current one.
-            issued: how many calls the caller counted; what is nowhere of them is a gap.
-
-        Raises:
-            InvalidRolloutId: no rollout can have this id.
-            Fenced: the generation is not the current one.
-            OwnerUnavailable, Superseded: nothing can be said.
-        """
-        validate_rollout_id(rollout_id)
-        issued = max(0, min(issued, MAX_COUNT))
-        while True:
-            await self.tenure.available()
-            self._fence(rollout_id, generation)
-            # One step of the loop: the view holds exactly what lies before the merge's row in the log.
-            journaled = self.tenure.journal([self.ledger.merge_row(rollout_id, issued)])
-            view = self.ledger.view(rollout_id)
-            if await journaled:
-                break
-        found = await self._readers.run(partial(read_records, self.files, view.entries))
-        if found.damaged:
-            self.connections.counts["damaged_records"] += found.damaged
-        return MergeReply(
-            rollout_id, view.generation, found.records, found.damaged + view.holes, view.reasons, view.outstanding
-        )
+        """See `RolloutRequests.merge`."""
+        return await self._requests.merge(rollout_id, generation, issued)
 
     async def clear(self, rollout_ids: Sequence[str], request: str) -> list[int]:
-        """Begin the next generation of each rollout; returns their numbers, in order.
-
-        Args:
-            request: names this clear; the same again begins nothing and returns the same numbers.
-
-        Raises:
-            InvalidRolloutId: nothing was cleared.
-            OwnerUnavailable, Superseded: whether it was cleared is not known; ask again under the same request.
-        """
-        for rollout_id in rollout_ids:
-            validate_rollout_id(rollout_id)
-        request = request or self._entropy.bytes(16).hex()
-        if len(request) > MAX_CALL_ID_CHARACTERS or not request.isprintable():
-            raise GymCaptureError(
-                f"a clear's request is a short printable text, not {request[:80]!r}. Nothing was done."
-            )
-        while True:
-            await self.tenure.available()
-            rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]
-            if not rows or await self.tenure.journal(rows):
-                return [row.generation for row in rows]
+        """See `RolloutRequests.clear`."""
+        return await self._requests.clear(rollout_ids, request)
 
     async def read_parts(
         self, rollout_id: str, generation: int, call_indexes: Sequence[int]
     ) -> tuple[PartsReply, list[bytes]]:
-        """All stored parts of these calls, and the bytes that the parts' offsets refer to. Damaged ones are left out.
-
-        Raises:
-            Fenced: the generation is not the current one.
-            GymCaptureError: more than one message can hold; ask for fewer calls.
-            OwnerUnavailable, Superseded: nothing can be read now.
-        """
-        await self.tenure.available()
-        self._fence(rollout_id, generation)
-        wanted = set(call_indexes)
-        entries = [entry for entry in self.ledger.view(rollout_id).entries if entry.call_index in wanted]
-        size = sum(part.length for entry in entries for part in entry.parts)
-        if size > self.settings.read_bytes:
-            raise GymCaptureError(
-                f"{len(entries)} calls hold {size} bytes, one answer at most {self.settings.read_bytes}. Nothing was "
-                "read; ask for fewer calls at once."
-            )
-        if (
-            any(entry.ref.sequence > self.ledger.durable_sequence for entry in entries)
-            and not await self.commit.flush()
-        ):
-            raise self.unavailable or OwnerUnavailable("the log was taken anew meanwhile; nothing was read, ask again.")
-        listed, body = await self._readers.run(partial(read_parts, self.files, entries))
-        return PartsReply(listed), body
-
-    def _fence(self, rollout_id: str, generation: int) -> None:
-        rollout = self.ledger.rollouts.get(rollout_id)
-        current = rollout.generation if rollout else 0
-        if generation not in (CURRENT, current):
-            raise Fenced(
-                f"generation {generation} of rollout {rollout_id} is not the current one ({current}). Nothing was "
-                "changed; whoever cleared it since then has the records.",
-                rollout_id=rollout_id,
-                generation=generation,
-                current=current,
-            )
+        """See `RolloutRequests.read_parts`."""
+        return await self._requests.read_parts(rollout_id, generation, call_indexes)
