@@ -32,7 +32,8 @@ class Owner:
     async def tunnel_close(self, pipe): return None
 
 actor = Owner.options(name="owner", namespace="ns").remote()
-locators.ACTOR_ANSWER_S = 0.5
+ray.get(actor.endpoint.remote())
+locators.ACTOR_ANSWER_S = 5.0  # what is on its way at the shutdown is never answered
 locators.ray_is_initialised = lambda: True  # it was a moment ago: whatever was checked may be over when it is used
 found, shut, failed = threading.Event(), threading.Event(), []
 
