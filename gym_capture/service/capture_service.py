@@ -226,8 +226,12 @@ class CaptureService:
         self.connections.end_all()
 
     def rebuilt(self, ledger: Ledger) -> None:
-        """The state was read from the log: nobody can know who is still there, so everyone gets a full lease."""
-        ledger.renew_all(self.now())
+        """The state was read from the log, and nobody can know who is still there: everyone gets two leases.
+
+        One is what a client waits before it looks up an owner that has fallen silent (a frozen one, whose successor
+        this is); the other is for finding this one and saying hello.
+        """
+        ledger.renew_all(self.now() + self.settings.lease_s)
         self.waiters.recheck()
 
     def ended(self, error: GymCaptureError) -> None:

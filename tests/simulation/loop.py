@@ -1,0 +1,198 @@
+"""One event loop for a whole cluster: virtual time, and every callback belongs to a simulated process.
+
+Which process a callback belongs to is told by its context. What belongs to a dead process never runs again; what
+belongs to a frozen one waits until it thaws. Nothing else decides the order but the seeded delays, so a seed replays
+exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("simulated_process")
+
+EPOCH_UNIX_S = 1_700_000_000.0
+
+
+class Process:
+    """A simulated process.
+
+    Attributes:
+        name: for traces.
+        alive, frozen: what runs of it.
+        context: where its code runs.
+        wall_offset_s: how wrong its host's clock is, seconds.
+        outages: when it was frozen or cut off, as (from, to) in loop seconds.
+    """
+
+    def __init__(self, loop: SimLoop, name: str, wall_offset_s: float = 0.0) -> None:
+        self.name = name
+        self.alive = True
+        self.frozen = False
+        self.wall_offset_s = wall_offset_s
+        self.outages: list[tuple[float, float]] = []
+        self._silent: dict[str, float] = {}
+        self.context = contextvars.copy_context()
+        self.context.run(_PROCESS.set, self)
+        self._loop = loop
+        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = []
+        loop.processes.append(self)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of this process."""
+        task = self._loop.create_task(work, context=self.context)
+        self._loop.kept.append(task)
+        return task
+
+    def call_later(self, delay_s: float, function: Callable[..., object], *args: Any) -> None:
+        """A callback of this process."""
+        self._loop.call_later(delay_s, function, *args, context=self.context)
+
+    def take(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> bool:
+        """Whether a callback may run now; while frozen it is kept."""
+        if self.frozen and self.alive:
+            self._backlog.append((callback, args, context))
+        return self.alive and not self.frozen
+
+    # -- what happens to it -------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """It is gone; whatever it was about to do does not happen."""
+        self.alive = False
+        self._backlog.clear()
+
+    def freeze(self) -> None:
+        """Stop it where it stands."""
+        if self.alive and not self.frozen:
+            self.frozen = True
+            self.begin_outage("frozen")
+
+    def thaw(self) -> None:
+        """Let it go on: everything that came due meanwhile runs at once, in order."""
+        if not self.frozen:
+            return
+        self.frozen = False
+        self.end_outage("frozen")
+        backlog, self._backlog = self._backlog, []
+        for callback, args, context in backlog:
+            self._loop.call_soon(callback, *args, context=context)
+
+    def begin_outage(self, cause: str) -> None:
+        """Nobody hears of it from now on."""
+        self._silent.setdefault(cause, self._loop.time())
+
+    def end_outage(self, cause: str) -> None:
+        """That cause is over."""
+        start = self._silent.pop(cause, None)
+        if start is not None:
+            self.outages.append((start, self._loop.time()))
+
+    def silent_for(self, start: float, end: float) -> float:
+        """For how long it was silent in this interval or up to its beginning, all outages together, seconds."""
+        outages = [*self.outages, *((since, end) for since in self._silent.values())]
+        return sum(min(until, end) - since for since, until in outages if since <= end and until >= start)
+
+
+class _Guard:
+    """A callback that asks its process first."""
+
+    __slots__ = ("_callback", "_context", "_process")
+
+    def __init__(self, process: Process, callback: Callable[..., object], context: contextvars.Context) -> None:
+        self._process = process
+        self._callback = callback
+        self._context = context
+
+    def __call__(self, *args: Any) -> None:
+        if self._process.take(self._callback, args, self._context):
+            self._callback(*args)
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.turns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("deadlock: nothing can run and no timer is set")
+        self.now += timeout
+        self.turns += 1
+        return []
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """For one thread, without sockets."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        self.processes: list[Process] = []
+        self.kept: list[asyncio.Task[Any]] = []
+        """Tasks of processes that may be dead, so that none is collected before `bury`."""
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return self._jumping.now
+
+    @property
+    def turns(self) -> int:
+        """How often the loop has gone round."""
+        return self._jumping.turns
+
+    def call_soon(  # type: ignore[override]  # the types of variadic callbacks are not checked here
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = contextvars.copy_context() if context is None else context
+        return super().call_soon(self._guarded(callback, context), *args, context=context)
+
+    def call_at(  # type: ignore[override]  # see call_soon
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = contextvars.copy_context() if context is None else context
+        return super().call_at(when, self._guarded(callback, context), *args, context=context)
+
+    def _guarded(self, callback: Callable[..., object], context: contextvars.Context) -> Callable[..., object]:
+        process = context.get(_PROCESS)
+        if process is None or type(callback) is _Guard:
+            return callback
+        return _Guard(process, callback, context)
+
+    def bury(self) -> None:
+        """The end of a schedule: no process runs any more, and no task is left to complain of it."""
+        for process in self.processes:
+            process.kill()
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch for this
+            coroutine = task.get_coro()
+            try:
+                if coroutine is not None:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", RuntimeWarning)  # its process died before its first step
+                        coroutine.close()
+            except (RuntimeError, ValueError):
+                pass  # it is the one that runs, or it insists on an answer that nobody will give
+
+
+class ProcessClock:
+    """A process's clocks: the loop's time, and a wall clock that may be wrong and may jump."""
+
+    def __init__(self, loop: SimLoop, process: Process) -> None:
+        self._loop = loop
+        self._process = process
+
+    def monotonic(self) -> float:
+        """Loop seconds."""
+        return self._loop.time()
+
+    def time(self) -> float:
+        """What the host takes for Unix time."""
+        return EPOCH_UNIX_S + self._loop.time() + self._process.wall_offset_s

@@ -1,0 +1,209 @@
+"""Owners as processes, and what Ray does about them: one incarnation of each actor, restarted wherever it died."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from gym_capture.errors import GymCaptureError, OwnerUnavailable
+from gym_capture.model.entropy import Entropy
+from gym_capture.service.capture_service import CaptureService
+from gym_capture.service.settings import OwnerSettings
+from gym_capture.storage.owner_file import OwnerIdentity, read_owner, read_token
+from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.testing.faulty_files import CrashMode, FaultyDisk
+from tests.simulation.disk_thread import DiskThread, SimFiles, pause
+from tests.simulation.loop import Process, ProcessClock, SimLoop
+from tests.simulation.network import Network, SimLink
+
+SETTINGS = OwnerSettings(segment_bytes=1 << 16, reopen_first_s=0.05, reopen_max_s=1.0, reopen_wait_s=3.0)
+
+RESTART_S = (0.5, 1.5)
+NODE_LOSS_S = (2.5, 15.0)
+"""How long Ray takes to restart an actor whose process died, and one whose node is gone (DESIGN's measurements)."""
+
+
+class SeededEntropy:
+    """An `Entropy` of the schedule's seed."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def bytes(self, count: int) -> bytes:
+        """Bytes."""
+        return self._random.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number."""
+        return self._random.uniform(low, high)
+
+
+class OwnerProcess:
+    """One process of an owner's actor."""
+
+    def __init__(self, actors: Actors, actor_id: str, number: int, host: str) -> None:
+        world = actors
+        self.host = host
+        self.actor_id = actor_id
+        self.process = Process(world.loop, f"{actor_id}#{number}")
+        self.files = SimFiles(world.disk, self.process, world.random, remote=host != world.disk_host)
+        self.opened = False
+        self.left: str | None = None
+        self._actors = actors
+        entropy: Entropy = SeededEntropy(world.random)
+        clock = ProcessClock(world.loop, self.process)
+        self.service: CaptureService = self.process.context.run(
+            lambda: CaptureService(
+                self.files,
+                OwnerIdentity(actor_id, actor_id, "simulation", host, number),
+                SETTINGS,
+                clock=clock,
+                executor=DiskThread(world.loop, self.process, world.random),
+                readers=DiskThread(world.loop, self.process, world.random),
+                entropy=entropy,
+                on_leave=self._leave,
+                wait=pause,
+            )
+        )
+
+    async def serve(self, takeover: bool) -> None:
+        """Open the service; a process that cannot leaves."""
+        try:
+            await self.service.open(takeover=takeover, listening=("simulated", 1 + self.process_number))
+        except (GymCaptureError, OSError) as error:
+            self._leave(f"could not open: {error}")
+        else:
+            self.opened = True
+
+    @property
+    def process_number(self) -> int:
+        """Which process of the simulation it is."""
+        return self.service.identity.pid
+
+    def _leave(self, why: str) -> None:
+        # os._exit: nothing of it runs any more, and Ray restarts the actor unless it was asked to end.
+        if self.process.alive:
+            self.left = why
+            self._actors.exited(self, restart=why != "stopped")
+
+
+class Actors:
+    """Ray: starts owners, restarts those that died, tells clients where they are.
+
+    Attributes:
+        disk: the shared directory.
+        disk_host: the host whose page cache is the disk's; owners elsewhere see what was synced.
+        current: the last incarnation of each actor.
+        everyone: every owner process there ever was.
+    """
+
+    def __init__(self, loop: SimLoop, random: Random, network: Network) -> None:
+        self.loop = loop
+        self.random = random
+        self.network = network
+        self.disk = FaultyDisk()
+        self.disk_host = "host-0"
+        self.current: dict[str, OwnerProcess] = {}
+        self.everyone: list[OwnerProcess] = []
+        self._retired: set[str] = set()
+        create_or_adopt_run(self.disk.view())
+
+    def start(self, actor_id: str, *, takeover: bool = False, host: str | None = None) -> OwnerProcess:
+        """A process for this actor."""
+        owner = OwnerProcess(self, actor_id, len(self.everyone), host or self.disk_host)
+        self.everyone.append(owner)
+        self.current[actor_id] = owner
+        owner.process.spawn(owner.serve(takeover))
+        return owner
+
+    def exited(self, owner: OwnerProcess, *, restart: bool) -> None:
+        """A process left by itself."""
+        owner.process.kill()
+        self.network.owner_died(owner.process, silently=False)
+        if restart:
+            self._restart(owner, RESTART_S)
+
+    def kill(self, owner: OwnerProcess) -> None:
+        """SIGKILL: the page cache stays."""
+        if owner.process.alive:
+            self.exited(owner, restart=True)
+
+    def lose_host(self, owner: OwnerProcess, mode: CrashMode) -> None:
+        """The owner's host fails: what was not synced is lost; Ray starts the actor elsewhere once it has noticed."""
+        if not owner.process.alive:
+            return
+        if owner.host == self.disk_host:
+            # All that ran there is gone, frozen processes too: nobody is left who saw the lost pages.
+            for other in self.everyone:
+                if other.host == owner.host and other is not owner and other.process.alive:
+                    other.process.kill()
+                    self.network.owner_died(other.process, silently=True)
+                    self._restart(other, NODE_LOSS_S)
+            self.disk.crash(mode, self.random.getrandbits(30))
+        owner.process.kill()
+        self.network.owner_died(owner.process, silently=True)
+        self._restart(owner, NODE_LOSS_S)
+
+    def replace(self, owner: OwnerProcess) -> None:
+        """The owner's node is taken for dead (it may only be frozen): Ray starts the actor anew meanwhile."""
+        self._restart(owner, (0.0, 1.0))
+
+    def retire(self, actor_id: str) -> None:
+        """Never restart this actor again."""
+        self._retired.add(actor_id)
+
+    def _restart(self, owner: OwnerProcess, after_s: tuple[float, float]) -> None:
+        if self.current.get(owner.actor_id) is not owner or owner.actor_id in self._retired:
+            return
+        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner)
+
+    def _start_again(self, owner: OwnerProcess) -> None:
+        if self.current.get(owner.actor_id) is owner and owner.actor_id not in self._retired:
+            self.start(owner.actor_id, host=owner.host)
+
+    # -- how clients find them ----------------------------------------------------------------------------------
+
+    def by_directory(self, client: Process) -> SimLink:
+        """The owner that `OWNER` names."""
+        view = self.disk.view()
+        info = read_owner(view)
+        if info is None:
+            raise OwnerUnavailable("nobody owns the directory yet")
+        owner = self.everyone[info.identity.pid]
+        try:
+            token = read_token(view, info.epoch)
+        except OSError as error:
+            raise OwnerUnavailable("no token yet") from error
+        return self._link(client, owner, token, info.run)
+
+    def by_actor(self, client: Process) -> SimLink:
+        """Some actor's present incarnation, as Ray knows it."""
+        owner = self.random.choice(list(self.current.values()))
+        if not owner.opened:
+            raise OwnerUnavailable("the actor is not up")
+        return self._link(client, owner, owner.service.token, owner.service.run)
+
+    def _link(self, client: Process, owner: OwnerProcess, token: str, run: str) -> SimLink:
+        if not owner.process.alive:
+            raise OwnerUnavailable("connection refused")
+        return SimLink(self.network, client, owner, token, run)
+
+
+class SimTransport:
+    """A client's `Transport`."""
+
+    name = "simulated"
+
+    def __init__(self, actors: Actors, client: Process) -> None:
+        self._actors = actors
+        self._client = client
+
+    async def connect(self) -> SimLink:
+        """Find an owner, by its directory or by Ray."""
+        await asyncio.sleep(self._actors.network.delay())
+        if self._client in self._actors.network.cut_off:
+            await asyncio.sleep(5.0)
+            raise OwnerUnavailable("no route to host")
+        if self._actors.random.random() < 0.7:
+            return self._actors.by_directory(self._client)
+        return self._actors.by_actor(self._client)

@@ -1,0 +1,340 @@
+"""One schedule: a cluster, a load and a list of faults, all from one seed; run, healed, brought to rest and checked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from gym_capture.client.client import CaptureClient
+from gym_capture.errors import GymCaptureError
+from gym_capture.service.state import State
+from gym_capture.storage import fault_points
+from gym_capture.storage.store import CaptureStore
+from gym_capture.testing.faulty_files import CrashMode
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Network
+from tests.simulation.owners import Actors, OwnerProcess
+from tests.simulation.register import Register
+from tests.simulation.workload import ClientProcess, Workload
+
+ACTOR = "actor-1"
+OTHER_ACTOR = "actor-2"
+
+FAULTS = (
+    "kill owner",
+    "lose owner's host",
+    "freeze owner",
+    "freeze owner, replace it",
+    "second owner takes over",
+    "stop owner at a fault point",
+    "take over at a fault point",
+    "disk error",
+    "disk full for a while",
+    "slow disk",
+    "kill worker",
+    "freeze worker",
+    "cut off worker",
+    "cut worker's links",
+    "cut driver's links",
+    "slow network",
+    "clock jump",
+)
+
+WRITE_POINTS = tuple(
+    point
+    for point in fault_points.ALL
+    if any(part in point for part in ("append", "sync", "owner-check", "segment", "rename", "link", "beat"))
+)
+ACKNOWLEDGING_POINTS = tuple(
+    around(name)
+    for name in (fault_points.APPEND, fault_points.SYNC, fault_points.OWNER_CHECK)
+    for around in (fault_points.before, fault_points.after)
+)
+"""Between a group's arrival and its acknowledgment, where a successor hurts most."""
+ERROR_POINTS = tuple(fault_points.before(name) for name in (fault_points.APPEND, fault_points.SYNC))
+LATE_S = 400.0
+
+
+class Fault(NamedTuple):
+    """One thing that goes wrong.
+
+    Fields: when (loop seconds), which of `FAULTS`, and a seed for its particulars.
+    """
+
+    at: float
+    kind: str
+    seed: int
+
+
+@dataclass
+class Outcome:
+    """How a schedule went."""
+
+    seed: int
+    faults: list[Fault]
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    seconds: float = 0.0
+
+
+def faults_of(seed: int) -> list[Fault]:
+    """The faults of a seed."""
+    random = Random(f"faults {seed}")
+    count = random.choices([0, 1, 2, 3, 4, 6], [1, 4, 5, 4, 3, 2])[0]
+    return sorted(Fault(random.uniform(0.2, 12.0), random.choice(FAULTS), random.getrandbits(30)) for _ in range(count))
+
+
+def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+    """Run a seed's schedule, or the same load under other faults. The same arguments give the same outcome."""
+    plan = faults_of(seed) if faults is None else list(faults)
+    outcome = Outcome(seed, plan)
+    loop = SimLoop()
+    try:
+        simulation = _Simulation(loop, seed, plan)
+        loop.run_until_complete(simulation.play())
+        outcome.violations = simulation.register.violations
+        outcome.counts = simulation.register.counts
+    finally:
+        outcome.turns, outcome.seconds = loop.turns, loop.time()
+        loop.bury()
+        loop.close()
+    return outcome
+
+
+class _Simulation:
+    def __init__(self, loop: SimLoop, seed: int, faults: Sequence[Fault]) -> None:
+        self.loop = loop
+        self.random = Random(f"simulation {seed}")
+        self.faults = faults
+        self.register = Register()
+        self.network = Network(loop, self.random)
+        self.actors = Actors(loop, self.random, self.network)
+        self.driver: ClientProcess
+        self.workers: list[ClientProcess]
+
+    # -- from beginning to end ----------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        random = self.random
+        self.network.latency_s = random.choice([0.0005, 0.005, 0.05])
+        self.actors.start(ACTOR)
+        self.driver = ClientProcess(self.loop, self.actors, random, "driver")
+        self.workers = [
+            ClientProcess(self.loop, self.actors, random, f"worker-{n}") for n in range(random.randint(1, 3))
+        ]
+        workload = Workload(
+            self.loop,
+            random,
+            self.register,
+            self.driver,
+            self.workers,
+            rollouts=random.randint(1, 3),
+            calls=random.randint(2, 6),
+        )
+        workload.start()
+        for fault in self.faults:
+            self.loop.call_at(fault.at, self._strike, fault)
+        try:
+            async with asyncio.timeout(LATE_S):
+                await workload.over.wait()
+        except TimeoutError:
+            self.register.violations.append(f"after {LATE_S} s the rollouts are not through")
+        await asyncio.sleep(max(0.0, max((fault.at for fault in self.faults), default=0.0) + 0.1 - self.loop.time()))
+        await self._come_to_rest()
+
+    async def _come_to_rest(self) -> None:
+        """Heal everything, let clients and owner settle, and hold what is there against what was told."""
+        self._heal()
+        owner = await self._serving()
+        if owner is None:
+            self.register.violations.append("no owner serves although everything is healed")
+            return
+        for client in [self.driver, *self.workers]:
+            if client.process.alive:
+                await self._drain(client)
+        # Whoever died or never came back has lost its lease by then.
+        await asyncio.sleep(20.0)
+        await self._check("at rest")
+        owner = await self._serving()
+        if owner is not None:
+            self.actors.retire(owner.actor_id)
+            await owner.process.spawn(owner.service.stop())
+            owner.process.kill()
+        # What a frozen owner still does after all that must never be seen.
+        for other in self.actors.everyone:
+            self.actors.retire(other.actor_id)
+            other.process.thaw()
+        await asyncio.sleep(5.0)
+        self._check_directory("after the last owner stopped")
+
+    def _heal(self) -> None:
+        for owner in self.actors.everyone:
+            owner.files.heal()
+            owner.files.slow_s = 0.0
+            if owner.process is not self._current().process:
+                continue
+            owner.process.thaw()
+        for client in [self.driver, *self.workers]:
+            client.process.thaw()
+            self.network.heal(client.process)
+
+    async def _serving(self) -> OwnerProcess | None:
+        for _ in range(200):
+            for owner in self.actors.current.values():
+                if owner.process.alive and not owner.process.frozen and owner.service.state is State.SERVING:
+                    return owner
+            await asyncio.sleep(0.5)
+        return None
+
+    async def _drain(self, client: ClientProcess) -> None:
+        async def settle() -> None:
+            core = client.client.host.core  # type: ignore[attr-defined]  # a LoopHost's
+            while core.unsettled.total:  # noqa: ASYNC110 - the core has no event for this, and time is virtual
+                await asyncio.sleep(0.2)
+
+        try:
+            async with asyncio.timeout(60.0):
+                await client.process.spawn(settle())
+        except TimeoutError:
+            self.register.violations.append(f"{client.process.name} has not settled after 60 s")
+
+    async def _check(self, what: str) -> None:
+        """Ask the live owner, through a new client."""
+        client = ClientProcess(self.loop, self.actors, self.random, "auditor")
+        done = client.process.spawn(self._audit(client.client, what))
+        try:
+            async with asyncio.timeout(LATE_S):
+                await done
+        except (TimeoutError, GymCaptureError) as error:
+            self.register.violations.append(f"{what}: the owner cannot be asked: {error!r}")
+
+    async def _audit(self, client: CaptureClient, what: str) -> None:
+        asked_at = self.loop.time()
+        if not await client.quiesce(None, timeout_s=30.0):
+            self.register.violations.append(f"{what}: the run is not quiescent: {await client.stats()}")
+        self.register.quiescent(None, asked_at, self.loop.time())
+        store = self._check_directory(what)
+        for rollout in self._rollouts():
+            evidence = await client.evidence(rollout)
+            live = [record["model_call_id"] for record in evidence.records]
+            stored = [exchange["model_call_id"] for exchange in store.read(rollout)]
+            if live != stored:
+                self.register.violations.append(f"{what}: the owner says {live} of {rollout}, the directory {stored}")
+
+    def _check_directory(self, what: str) -> CaptureStore:
+        """Read the directory as anybody would."""
+        store = CaptureStore(self.actors.disk.view())
+        for rollout in self._rollouts():
+            view = store._ledger.view(rollout)
+            try:
+                exchanges = store.read(rollout)
+            except GymCaptureError as error:
+                self.register.violations.append(f"{what}: {error}")
+                exchanges, _ = store.read_available(rollout)
+            self.register.settle(rollout, view.generation, exchanges, view.reasons, what)
+        return store
+
+    def _rollouts(self) -> list[str]:
+        return sorted(
+            {clear.rollout for clear in self.register.clears} | {call.rollout for call in self.register.calls}
+        )
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def _current(self) -> OwnerProcess:
+        serving = [owner for owner in self.actors.current.values() if owner.service.state is State.SERVING]
+        return serving[0] if serving else self.actors.current[ACTOR]
+
+    def _strike(self, fault: Fault) -> None:
+        self.register.counts[fault.kind] += 1
+        random = Random(fault.seed)
+        owner = self._current()
+        worker = random.choice(self.workers)
+        acts: dict[str, Callable[[], None]] = {
+            "kill owner": lambda: self.actors.kill(owner),
+            "lose owner's host": lambda: self.actors.lose_host(owner, random.choice(list(CrashMode))),
+            "freeze owner": lambda: self._freeze_owner(owner, random.uniform(0.5, 10.0)),
+            "freeze owner, replace it": lambda: self._replace(owner, random),
+            "second owner takes over": lambda: self._take_over(random),
+            "stop owner at a fault point": lambda: self._stop_at(owner, random),
+            "take over at a fault point": lambda: owner.files.run_at(
+                random.choice(ACKNOWLEDGING_POINTS), lambda: self._replace(owner, random)
+            ),
+            "disk error": lambda: owner.files.fail_at(
+                random.choice(ERROR_POINTS),
+                random.choice([errno.EIO, errno.ENOSPC]),
+                short_bytes=random.choice([0, 1, 100, 1000]),
+            ),
+            "disk full for a while": lambda: self._full(owner, random),
+            "slow disk": lambda: self._slow(owner, random.choice([0.01, 1.0])),
+            "kill worker": lambda: self._kill(worker),
+            "freeze worker": lambda: self._freeze(worker, random.choice([1.0, 4.0, 15.0, 60.0])),
+            "cut off worker": lambda: self._cut_off(worker, random.choice([1.0, 4.0, 15.0])),
+            "cut worker's links": lambda: self.network.cut(worker.process),
+            "cut driver's links": lambda: self.network.cut(self.driver.process),
+            "slow network": lambda: self._slow_network(random.choice([0.2, 1.0])),
+            "clock jump": lambda: self._jump(owner, random.uniform(-3600.0, 3600.0)),
+        }
+        acts[fault.kind]()
+
+    def _freeze_owner(self, owner: OwnerProcess, for_s: float) -> None:
+        owner.process.freeze()
+        self.loop.call_later(for_s, owner.process.thaw)
+
+    def _replace(self, owner: OwnerProcess, random: Random) -> None:
+        """The node is taken for dead, and is not: it goes on after its successor has come."""
+        owner.process.freeze()
+        owner_was_current = self.actors.current.get(owner.actor_id) is owner
+        self.loop.call_later(random.choice([0.3, 2.0, 10.0, 60.0]), owner.process.thaw)
+        if owner_was_current:
+            self.actors.replace(owner)
+
+    def _take_over(self, random: Random) -> None:
+        known = self.actors.current.get(OTHER_ACTOR)
+        if known is None or not known.process.alive:
+            self.actors.start(OTHER_ACTOR, takeover=random.random() < 0.8)
+
+    def _stop_at(self, owner: OwnerProcess, random: Random) -> None:
+        """Frozen exactly there, replaced, and thawed later; or killed there."""
+        point = random.choice(WRITE_POINTS)
+        if random.random() < 0.5:
+            owner.files.run_at(point, lambda: self._replace(owner, random))
+        else:
+            owner.files.run_at(point, lambda: self.actors.kill(owner))
+
+    def _full(self, owner: OwnerProcess, random: Random) -> None:
+        owner.files.fail_at(random.choice(ERROR_POINTS), errno.ENOSPC, forever=True)
+        self.loop.call_later(random.uniform(0.5, 8.0), owner.files.heal)
+
+    def _slow(self, owner: OwnerProcess, by_s: float) -> None:
+        owner.files.slow_s = by_s
+        self.loop.call_later(5.0, setattr, owner.files, "slow_s", 0.0)
+
+    def _slow_network(self, latency_s: float) -> None:
+        before, self.network.latency_s = self.network.latency_s, latency_s
+        # Single messages may take as long as a lease, which is no other than silence.
+        for client in [self.driver, *self.workers]:
+            client.process.outages.append((self.loop.time(), self.loop.time() + 10.0))
+        self.loop.call_later(4.0, setattr, self.network, "latency_s", before)
+
+    def _kill(self, worker: ClientProcess) -> None:
+        if worker.process.alive:
+            worker.process.kill()
+            self.network.cut(worker.process)
+
+    def _freeze(self, worker: ClientProcess, for_s: float) -> None:
+        worker.process.freeze()
+        self.loop.call_later(for_s, worker.process.thaw)
+
+    def _cut_off(self, worker: ClientProcess, for_s: float) -> None:
+        self.network.partition(worker.process)
+        self.loop.call_later(for_s, self.network.heal, worker.process)
+
+    def _jump(self, owner: OwnerProcess, by_s: float) -> None:
+        owner.process.wall_offset_s += by_s

@@ -1,0 +1,203 @@
+"""Workers and collectors: what rollouts do with a capture client, in seeded order, noting what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from gym_capture.client.client import CaptureClient
+from gym_capture.client.core import ClientCore
+from gym_capture.client.loop_host import LoopHost
+from gym_capture.client.operations import ClaimState
+from gym_capture.client.options import ClientOptions
+from gym_capture.client.rollout import RolloutHandle
+from gym_capture.errors import GymCaptureError
+from tests.simulation.loop import Process, ProcessClock, SimLoop
+from tests.simulation.owners import Actors, SeededEntropy, SimTransport
+from tests.simulation.register import Call, Clear, Register
+
+OPTIONS = ClientOptions(patience_s=60.0, drain_timeout_s=20.0, connect_timeout_s=10.0)
+
+
+class ClientProcess:
+    """A process with a capture client in it."""
+
+    def __init__(self, loop: SimLoop, actors: Actors, random: Random, name: str) -> None:
+        self.process = Process(loop, name, wall_offset_s=random.uniform(-30.0, 30.0))
+        self.ended = False
+        clock, entropy = ProcessClock(loop, self.process), SeededEntropy(random)
+        transport = SimTransport(actors, self.process)
+
+        def make() -> CaptureClient:
+            core = ClientCore(transport, OPTIONS, clock=clock, entropy=entropy, loop=loop, executor=None)
+            return CaptureClient(LoopHost(core, transport, OPTIONS, clock, entropy))
+
+        self.client: CaptureClient = self.process.context.run(make)
+
+
+class Workload:
+    """Rollouts, each with attempts that are cleared, worked on and merged.
+
+    Args:
+        workers: where rollouts run; the collector's client is `driver`.
+        finish: told when all rollouts are through.
+    """
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        random: Random,
+        register: Register,
+        driver: ClientProcess,
+        workers: list[ClientProcess],
+        rollouts: int,
+        calls: int,
+    ) -> None:
+        self._loop = loop
+        self._random = random
+        self._register = register
+        self._driver = driver
+        self._workers = workers
+        self._rollouts = rollouts
+        self._most_calls = calls
+        self._count = 0
+        self.running = 0
+        self.over = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin all rollouts."""
+        for number in range(self._rollouts):
+            self._begin(self._driver, partial(self._collect, f"r{number}"))
+        for _ in range(self._random.randrange(3)):
+            self._begin(self._driver, self._watch)
+
+    def _begin(self, where: ClientProcess, work: Callable[[], Awaitable[None]]) -> None:
+        self.running += 1
+
+        async def counted() -> None:
+            try:
+                await work()
+            finally:
+                self.running -= 1
+                if not self.running:
+                    self.over.set()
+
+        where.process.spawn(counted())
+
+    # -- the collector ------------------------------------------------------------------------------------------
+
+    async def _collect(self, rollout: str) -> None:
+        random = self._random
+        await asyncio.sleep(random.uniform(0, 1.0))
+        for _ in range(random.randint(1, 3)):
+            clear = Clear(rollout, self._loop.time())
+            self._register.clears.append(clear)
+            try:
+                clear.generation = (await self._driver.client.clear([rollout]))[rollout]
+            except GymCaptureError:
+                self._register.counts["clear failed"] += 1
+                continue
+            clear.told_at = self._loop.time()
+            worker = random.choice(self._workers)
+            token = clear.generation if random.random() < 0.9 else None
+            handle = worker.client.rollout(rollout, token)
+            work = worker.process.spawn(self._work(worker, handle, token))
+            # A collector gives a worker up after a while, as one whose task was lost does.
+            await asyncio.wait([work], timeout=random.choice([2.0, 20.0, 60.0]))
+            await self._merge(rollout, clear.generation, handle.issued)
+
+    async def _merge(self, rollout: str, generation: int, issued: int) -> None:
+        asked_at = self._loop.time()
+        record: dict[str, Any] = {"_ng_rollout_id": rollout}
+        try:
+            await self._driver.client.merge(record, issued=issued, generation=generation)
+        except GymCaptureError:
+            self._register.counts["merge failed"] += 1
+            return
+        self._register.merged(rollout, generation, asked_at, self._loop.time(), record["ng_model_call_capture"])
+
+    async def _watch(self) -> None:
+        for _ in range(self._random.randint(1, 4)):
+            await asyncio.sleep(self._random.expovariate(1 / 2.0))
+            rollout = None if self._random.random() < 0.3 else f"r{self._random.randrange(self._rollouts)}"
+            asked_at = self._loop.time()
+            try:
+                quiescent = await self._driver.client.quiesce(rollout, timeout_s=self._random.choice([0.0, 3.0, 20.0]))
+            except GymCaptureError:
+                continue
+            if quiescent:
+                self._register.quiescent(rollout, asked_at, self._loop.time())
+
+    # -- the worker ---------------------------------------------------------------------------------------------
+
+    async def _work(self, worker: ClientProcess, handle: RolloutHandle, token: int | None) -> None:
+        calls = range(self._random.randint(1, self._most_calls))
+        if self._random.random() < 0.5:
+            await asyncio.wait([worker.process.spawn(self._call(worker, handle, token)) for _ in calls])
+        else:
+            for _ in calls:
+                await self._call(worker, handle, token)
+
+    async def _call(self, worker: ClientProcess, handle: RolloutHandle, token: int | None) -> None:
+        self._count += 1
+        call = Call(handle.id, f"c{self._count}", token, worker.process, self._loop.time())
+        self._register.calls.append(call)
+        self._register.counts["calls"] += 1
+        ending = self._random.choices(["complete", "raise", "cancel", "release", "record"], [60, 8, 12, 8, 12])[0]
+        if ending == "record":
+            await self._record(handle, call)
+            return
+        task = asyncio.ensure_future(self._claimed(handle, call, ending))
+        if ending == "cancel":
+            self._loop.call_later(self._random.expovariate(1 / 0.3), task.cancel, context=worker.process.context)
+        try:
+            await task
+        except (asyncio.CancelledError, ZeroDivisionError):
+            pass
+
+    async def _claimed(self, handle: RolloutHandle, call: Call, ending: str) -> None:
+        claim = handle.claim(dialect="chat", model_call_id=call.call_id, request={"call": call.call_id})
+        try:
+            async with claim:
+                call.told_generation = claim.generation
+                if claim._ticket.state is ClaimState.OPEN:
+                    call.claimed_at = self._loop.time()
+                self._register.counts["claimed"] += call.claimed_at is not None
+                try:
+                    await asyncio.sleep(self._random.choice([0.0, 0.05, 1.0, 4.0]) * self._random.random())
+                    if ending == "raise":
+                        raise ZeroDivisionError
+                    if ending == "release":
+                        claim.release()
+                    else:
+                        claim.complete(response={"answer": call.call_id})
+                finally:
+                    call.closed_as = "release" if ending == "release" else "commit"
+                    call.closing_at = self._loop.time()
+        finally:
+            outcome = claim.outcome
+            call.outcome = outcome.value if outcome is not None else None
+            call.told_at = self._loop.time()
+            if call.told_generation is None:
+                call.told_generation = claim.generation
+            self._register.counts[call.outcome or "untold"] += 1
+
+    async def _record(self, handle: RolloutHandle, call: Call) -> None:
+        exchange = {
+            "model_call_id": call.call_id,
+            "dialect": "chat",
+            "request": {"call": call.call_id},
+            "response": {"answer": call.call_id},
+        }
+        tries = self._random.choice([1, 1, 2])
+        for _ in range(tries):
+            try:
+                await handle.record(exchange)
+            except GymCaptureError as error:
+                self._register.counts[f"record: {type(error).__name__}"] += 1
+                continue
+            call.outcome, call.told_at, call.told_generation = "durable", self._loop.time(), call.generation
+            self._register.counts["recorded"] += 1
