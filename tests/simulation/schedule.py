@@ -177,8 +177,7 @@ class _Simulation:
         for owner in self.actors.everyone:
             owner.files.heal()
             owner.files.slow_s = 0.0
-            if owner.process is not self._current().process:
-                continue
+        for owner in self.actors.current.values():
             owner.process.thaw()
         for client in [self.driver, *self.workers]:
             client.process.thaw()
