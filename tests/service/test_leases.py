@@ -139,14 +139,15 @@ async def test_losses_are_in_the_log() -> None:
             assert second.service.ledger.outstanding == 0
 
 
-async def test_after_a_restart_everyone_has_a_full_lease() -> None:
+async def test_after_a_restart_everyone_has_two_leases() -> None:
+    """A client waits one before it leaves an owner that has fallen silent, and has to find the successor after that."""
     async with serving() as bench:
         client = await bench.client()
         await client.claim("r")
         await client.close()
         await bench.service.stop()
         async with serving(bench.disk) as second:
-            second.tick(LEASE_TICKS)
+            second.tick(2 * LEASE_TICKS)
             assert second.service.ledger.outstanding == 1
             second.tick()
             await turns()
