@@ -16,11 +16,21 @@ except ImportError as error:
     raise MissingExtra("uvicorn is not installed, and serves the example; pip install 'gym-capture[proxy]'") from error
 
 _STOPS_WITHIN_S = 10.0
+_BACKLOG = 2048
 
 
 def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     """A socket that takes connections from now on; they wait until somebody serves them."""
-    return socket.create_server((host, port), backlog=2048)
+    # asyncio turns Nagle's algorithm off (40 ms an answer) only for sockets that name their protocol.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def run_server(app: Any, listener: socket.socket) -> None:
