@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gym_capture.asgi.proxy_server import ProxyServer, listen
+from gym_capture.asgi.proxy_server import FLUSH_AT_ONCE_S, FLUSH_S, CapturingProxy, ProxyServer, listen
+from gym_capture.config import ProxyConfig
 from gym_capture.errors import ProxyUnavailable
+from gym_capture.reach.disabled import DisabledClient
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.threaded_owner import ThreadedOwner
 from tests.asgi.proxy_process import proxy_process
@@ -150,6 +152,31 @@ async def test_a_second_signal_ends_at_once_and_still_commits_what_it_has(owner:
     categories = Counter(store.read(f"{number}-0")[0]["error_category"] for number in range(IN_FLIGHT))
     assert categories == {"cancelled": IN_FLIGHT}
     assert owner.service.stats()["outstanding"] == 0
+
+
+class WatchedClient(DisabledClient):
+    """A client whose last exchanges do, or do not, reach the disk."""
+
+    def __init__(self, flushed: bool) -> None:
+        super().__init__()
+        self.flushed = flushed
+        self.closed_within: list[float | None] = []
+
+    async def close(self, timeout_s: float | None = None) -> bool:
+        self.closed_within.append(timeout_s)
+        return self.flushed
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_the_end_waits_for_the_disk_and_tells_what_did_not_reach_it(flushed: bool, stops: int) -> None:
+    client = WatchedClient(flushed)
+    proxy = CapturingProxy(ProxyConfig(upstream="http://127.0.0.1:1"), client)
+    await proxy.start("127.0.0.1", 0)
+    for _ in range(stops):
+        proxy.stop()
+    assert await proxy.ended() is flushed
+    assert client.closed_within == [FLUSH_S if stops == 1 else FLUSH_AT_ONCE_S]
 
 
 async def test_a_request_that_has_no_answer_yet_is_told_that_the_proxy_stops() -> None:
