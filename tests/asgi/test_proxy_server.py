@@ -96,6 +96,8 @@ async def refused(port: int) -> None:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
             except ConnectionRefusedError:
                 return
+            except ConnectionError:
+                continue  # it was in the queue as the socket closed
             writer.transport.abort()
 
 
