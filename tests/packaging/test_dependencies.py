@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 EXTRAS = {
-    name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"
+    name: [Requirement(line) for line in lines]
+    for name, lines in PROJECT["optional-dependencies"].items()
+    if name != "dev"
 }
 USERS_EXTRAS = [requirement for name in ("proxy", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]]
 DEVELOPMENT = [
@@ -27,7 +29,9 @@ DEVELOPMENT = [
     for line in PROJECT["optional-dependencies"]["dev"]
     if (requirement := Requirement(line)).name != PROJECT["name"]
 ]
-DEVELOPMENT += [requirement for requirement in USERS_EXTRAS if requirement.name not in {each.name for each in DEVELOPMENT}]
+DEVELOPMENT += [
+    requirement for requirement in USERS_EXTRAS if requirement.name not in {each.name for each in DEVELOPMENT}
+]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 LOCKED = {
     canonicalize_name(name): Version(version)
