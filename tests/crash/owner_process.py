@@ -1,10 +1,13 @@
 """An owner in a process of its own, without Ray: `python -m tests.crash.owner_process DIRECTORY ACTOR_ID [takeover]`.
 
+Further arguments, `patience_s=0.3` say, are what it tells its clients to go by (`ClientSettings`).
+
 It answers one JSON line on standard output for each line on standard input:
 
 - (at start) `{"serving": true, "epoch": …, "port": …}` or `{"refused": class name, "message": …}`
 - `stop-at POINT [N]` → `{"armed": POINT}`; the N-th time from now that the fault point POINT is reached, the process
   prints `{"stopped-at": POINT}` and stops itself with SIGSTOP (SIGCONT lets it go on).
+- `slow POINT MILLISECONDS` → `{"slow": POINT}`; each time from now that POINT is reached takes so much longer
 - `stats` → the service's counters
 - `leave` → ends cleanly, prints `{"left": why}`
 
@@ -19,9 +22,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from gym_capture.errors import GymCaptureError
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.entropy import SystemEntropy
 from gym_capture.service.capture_service import CaptureService
@@ -38,11 +43,13 @@ def say(**message: Any) -> None:
 
 
 class StopPoint:
-    """The fault hook: stops this process at an armed point."""
+    """The fault hook: stops this process at an armed point, or makes a point slow."""
 
     def __init__(self) -> None:
         self.armed: str | None = None
         self.left = 0
+        self.slow: str | None = None
+        self.slow_s = 0.0
 
     def arm(self, point: str, times: int) -> None:
         """Stop when `point` is reached for the `times`-th time from now."""
@@ -50,6 +57,8 @@ class StopPoint:
         self.armed = point
 
     def __call__(self, point: str) -> None:
+        if point == self.slow:
+            time.sleep(self.slow_s)
         if point != self.armed:
             return
         self.left -= 1
@@ -60,7 +69,13 @@ class StopPoint:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-async def serve(directory: str, actor_id: str, *, takeover: bool) -> None:
+def told_to_clients(arguments: list[str]) -> ClientSettings | None:
+    """What clients are to go by; None where nothing is said of it."""
+    given = {name: json.loads(value) for name, equals, value in (text.partition("=") for text in arguments) if equals}
+    return ClientSettings(**given) if given else None
+
+
+async def serve(directory: str, actor_id: str, *, takeover: bool, clients: ClientSettings | None) -> None:
     """Own the directory until told to leave."""
     hook = StopPoint()
 
@@ -77,6 +92,7 @@ async def serve(directory: str, actor_id: str, *, takeover: bool) -> None:
         readers=ThreadExecutor("read", 2),
         entropy=SystemEntropy(),
         on_leave=left,
+        client_settings=clients,
     )
     server = StreamServer()
     port = await server.start(service, "127.0.0.1", 0, None)
@@ -94,6 +110,10 @@ async def serve(directory: str, actor_id: str, *, takeover: bool) -> None:
             point, _, times = rest.rpartition(" ") if rest[-1:].isdigit() else (rest, "", "1")
             hook.arm(point, int(times))
             say(armed=point)
+        elif command == "slow":
+            point, _, milliseconds = rest.rpartition(" ")
+            hook.slow, hook.slow_s = point, int(milliseconds) / 1000.0
+            say(slow=point)
         elif command == "stats":
             say(stats=service.stats())
         else:
@@ -102,4 +122,6 @@ async def serve(directory: str, actor_id: str, *, takeover: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], sys.argv[2], takeover="takeover" in sys.argv[3:]))
+    asyncio.run(
+        serve(sys.argv[1], sys.argv[2], takeover="takeover" in sys.argv[3:], clients=told_to_clients(sys.argv[3:]))
+    )
