@@ -1,4 +1,5 @@
-"""`python -m benchmarks`: everything, side by side, in under two minutes. No figure fails the run."""
+"""What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
+`server`, capture at a model server beside the bare server, in about five. No figure fails the run, a lost call does."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import platform
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rich.table import Table
 
 import gym_capture
 from benchmarks.cases import Bench
+from benchmarks.server_overhead import ServerBench, workloads
 
 KB = 1024
 
@@ -25,11 +28,16 @@ KB = 1024
 def main() -> None:
     """Run the cases and print a table each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "what", nargs="?", choices=("store", "server"), default="store", help="the log, or capture at a server"
+    )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
-    parser.add_argument("--in-flight", type=int, default=64, help="calls in flight in each worker")
-    parser.add_argument("--seconds", type=float, default=0.6, help="length of one loaded run")
-    parser.add_argument("--repeats", type=int, default=2, help="loaded runs of each contestant, in turn")
+    parser.add_argument("--in-flight", type=int, help="calls in flight (store: 64 in each worker; server: 256)")
+    parser.add_argument("--seconds", type=float, help="length of one loaded run (store: 0.6; server: 1)")
+    parser.add_argument("--repeats", type=int, help="loaded runs of each contestant, in turn (store: 2; server: 3)")
+    parser.add_argument("--short", action="store_true", help="server: only the plainest workloads")
+    parser.add_argument("--only", default="", help="server: only workloads whose title has this in it")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
@@ -38,7 +46,7 @@ def main() -> None:
     import ray
 
     base = Path(tempfile.mkdtemp(prefix="gym-capture-bench-", dir=options.directory)).resolve()
-    console = Console(width=150)
+    console = Console(width=170)
     started = time.perf_counter()
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, address="local", logging_level=logging.ERROR)
     capture = gym_capture.start(
@@ -48,24 +56,24 @@ def main() -> None:
         }
     )
     try:
-        bench = Bench(
-            ray, capture, base / "capture", base / "files", workers=options.workers, in_flight=options.in_flight
-        )
         figures: dict[str, dict[str, dict[str, float]]] = {}
 
         def show(title: str, rows: dict[str, dict[str, float]]) -> None:
             figures[title] = rows
             console.print(_table(title, rows))
 
-        show("one call at a time, 4 KB (ms)", bench.unloaded(100))
-        for size in (4 * KB, 64 * KB, 512 * KB):
-            title = f"{options.workers} workers x {options.in_flight} in flight, {size // KB} KB (per second; ms)"
-            show(title, bench.throughput(size, options.seconds, options.repeats if size < 512 * KB else 1))
-        show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
-        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
-        show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
-        show("read back from disk", bench.read_back())
-        bench.close()
+        if options.what == "store":
+            bench = Bench(
+                ray,
+                capture,
+                base / "capture",
+                base / "files",
+                workers=options.workers,
+                in_flight=options.in_flight or 64,
+            )
+            _store(bench, options, show)
+        else:
+            _server(base / "capture", options, show)
         conditions = _conditions(base, time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -76,6 +84,34 @@ def main() -> None:
         capture.sync.close()
         ray.shutdown()
         shutil.rmtree(base)
+
+
+Show = Callable[[str, dict[str, dict[str, float]]], None]
+
+
+def _store(bench: Bench, options: argparse.Namespace, show: Show) -> None:
+    show("one call at a time, 4 KB (ms)", bench.unloaded(100))
+    seconds, repeats = options.seconds or 0.6, options.repeats or 2
+    for size in (4 * KB, 64 * KB, 512 * KB):
+        title = f"{options.workers} workers x {bench.in_flight} in flight, {size // KB} KB (per second; ms)"
+        show(title, bench.throughput(size, seconds, repeats if size < 512 * KB else 1))
+    show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
+    show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
+    show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
+    show("read back from disk", bench.read_back())
+    bench.close()
+
+
+def _server(directory: Path, options: argparse.Namespace, show: Show) -> None:
+    bench = ServerBench(directory)
+    try:
+        bench.open()
+        for workload in workloads(options.seconds or 1.0, options.in_flight or 256, short=options.short):
+            if options.only in workload.title:
+                show(f"{workload.title} (ms; + more than bare)", bench.run(workload, options.repeats or 3))
+    finally:
+        bench.close()
+    show("read back from disk", bench.read_back())
 
 
 def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:
