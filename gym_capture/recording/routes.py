@@ -22,6 +22,13 @@ _DIALECT_PATH = re.compile(r"(?:/[^/]+)?/v1/(responses|chat/completions|messages
 _DIALECT = {"responses": "responses", "chat/completions": "chat", "messages": "messages"}
 _BEFORE_V1 = re.compile(r"/[^/]+(?=/v1/)")
 _SLASHES = re.compile(r"/{2,}")
+_HARMLESS = ("HEAD", "OPTIONS")
+_DOT_SEGMENT = re.compile(r"(?:^|[/\\])\s*\.\.?\s*(?:$|[/\\;])")
+_ENCODED_AT_MOST = 3
+_IGNORED = " .\t\r\n\0"
+_WRITTEN_OTHERWISE = (
+    "it is not written as one. Give it without doubled or encoded slashes, dot segments or capital letters."
+)
 
 NON_GENERATING = (
     "OPTIONS *",
@@ -105,7 +112,7 @@ def find_route(raw_path: str | bytes) -> Route | InvalidPrefix | None:
     empty, _, after = path.partition("/")
     name, _, after = after.partition("/")
     if empty or (name != ROLLOUT_SEGMENT and unquote(name) != ROLLOUT_SEGMENT):
-        return None
+        return InvalidPrefix(_WRITTEN_OTHERWISE) if _resembles(path) else None
     token, _, rest = after.partition("/")
     try:
         rollout_id, generation = split_rollout_token(unquote(token))
@@ -113,6 +120,27 @@ def find_route(raw_path: str | bytes) -> Route | InvalidPrefix | None:
         return InvalidPrefix(str(error))
     rest = f"/{rest}"
     return Route(rollout_id, generation, f"/{name}/{token}", rest, unquote(rest))
+
+
+def _resembles(path: str) -> bool:
+    """Whether a lenient server behind this one could read a rollout's prefix out of a path that has none as it stands.
+
+    Such a request is a rollout's that was put together wrongly (a doubled slash, mostly); passed on, it would call a
+    model with nobody counting it.
+    """
+    text = path.lower()
+    if not text.startswith("/") or ("%" not in text and ROLLOUT_SEGMENT not in text):
+        return False
+    for _ in range(_ENCODED_AT_MOST):
+        text = unquote(text).lower()
+    first: list[str] = []
+    for segment in text.replace("\\", "/").split("/"):
+        name = segment.partition(";")[0].strip(_IGNORED)
+        if segment.strip() == "..":
+            del first[-1:]
+        elif name:
+            first.append(name)
+    return first[:1] == [ROLLOUT_SEGMENT]
 
 
 class NonGenerating:
@@ -128,10 +156,14 @@ class NonGenerating:
     def matches(self, method: str, path: str) -> bool:
         """Whether that request calls no model, as far as is known.
 
+        A path with dot segments matches no pattern: where it leads is for the server to say.
+
         Args:
             path: decoded, without the rollout's prefix.
         """
         name, path = method.upper(), _SLASHES.sub("/", path)
+        if name not in _HARMLESS and _DOT_SEGMENT.search(path):
+            return False
         shorter = _BEFORE_V1.sub("", path, count=1) if _BEFORE_V1.match(path) else path
         return any(
             wanted in ("*", name) and (fnmatchcase(path, pattern) or fnmatchcase(shorter, pattern))
