@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from random import Random
 
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
@@ -106,6 +107,8 @@ class Actors:
         self.current: dict[str, OwnerProcess] = {}
         self.everyone: list[OwnerProcess] = []
         self._retired: set[str] = set()
+        # Ray is no part of the process that it restarts.
+        self._context = contextvars.copy_context()
         create_or_adopt_run(self.disk.view())
 
     def start(self, actor_id: str, *, takeover: bool = False, host: str | None = None) -> OwnerProcess:
@@ -155,7 +158,7 @@ class Actors:
     def _restart(self, owner: OwnerProcess, after_s: tuple[float, float]) -> None:
         if self.current.get(owner.actor_id) is not owner or owner.actor_id in self._retired:
             return
-        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner)
+        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner, context=self._context)
 
     def _start_again(self, owner: OwnerProcess) -> None:
         if self.current.get(owner.actor_id) is owner and owner.actor_id not in self._retired:
