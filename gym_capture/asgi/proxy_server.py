@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -182,6 +183,20 @@ async def _stopping(scope: Scope, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
+def allow_open_files() -> None:
+    """Let this process have as many connections as the system permits it: each stream takes two.
+
+    The usual soft limit, 1,024, would stop the proxy from accepting at 500 streams.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # where no limit is permitted that the kernel cannot count to
+        logger.info("the limit of %d open files stays (%s): about half as many streams at once", soft, error)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket bound to an address; a port whose last connections have only just closed is no obstacle.
 
@@ -247,6 +262,7 @@ class CapturingProxy:
         Raises:
             ProxyUnavailable: that address cannot be listened on.
         """
+        allow_open_files()
         await self._server.start(host, port)
         told = reached_at or host
         return f"http://{f'[{told}]' if ':' in told else told}:{self._server.address[1]}"

@@ -30,11 +30,9 @@ def open_files_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def allow_open_files(count: int) -> None:
-    """Let this process and those that it starts open so many; skips where the system does not permit it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= count:
-        return
+def limit_open_files(count: int) -> None:
+    """Let this process, and those that it starts, open so many; skips where the system does not permit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         pytest.skip(f"this system permits {hard} open files, the test needs {count}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ import pytest
 from gym_capture.storage.store import CaptureStore
 from tests.asgi.proxy_process import proxy_process
 from tests.crash.model_streams import response_of, stream_of
-from tests.crash.process_limits import MB, allow_open_files, memory_of, open_files_of
+from tests.crash.process_limits import MB, limit_open_files, memory_of, open_files_of
 from tests.crash.processes import Child
-from tests.crash.stream_client import Streams, number_in
+from tests.crash.stream_client import WITHIN_S, Streams, number_in
 
 STREAMS = 1_000
 ROLLOUTS = 100
@@ -23,25 +25,37 @@ ROUNDS = 3
 GROWTH_BYTES = 8 * MB
 """The most that the proxy may grow in the rounds after the first. All that passes it in them is 14 MB."""
 
+FEW_FILES = 400
+
 PER_STREAM_BYTES = 100_000
 """The most that it may hold for each open stream."""
 
 
+@pytest.fixture(autouse=True)
+def limits() -> Iterator[None]:
+    """Leaves this process's limit of open files as it was."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 @pytest.mark.crash
+@pytest.mark.timeout(300)
 async def test_a_thousand_concurrent_streams_lose_nothing_and_hold_memory_flat(
     directory: Path, owner: Child, upstream: Child, upstream_url: str, tmp_path: Path
 ) -> None:
-    allow_open_files(4 * STREAMS)
+    limit_open_files(FEW_FILES)  # the proxy does not go by it
     resting: list[int] = []
     during: list[int] = []
     async with proxy_process(tmp_path, directory, upstream_url) as proxy:
+        limit_open_files(4 * STREAMS)
         pid = proxy.told["pid"]
         start = memory_of(pid)
         for turn in range(ROUNDS):
             upstream.ask(f"hold {STREAMS}")
             numbers = range(turn * STREAMS, (turn + 1) * STREAMS)
             streams = Streams(proxy.port, [(f"{number % ROLLOUTS}-0", number) for number in numbers])
-            assert await asyncio.to_thread(upstream.hear) == {"begun": STREAMS}
+            assert await asyncio.to_thread(upstream.hear, WITHIN_S) == {"begun": STREAMS}
             # Nothing is buffered on the way: all clients have something of a stream of which none has ended.
             await streams.all_began()
             assert not any(client.whole for client in streams.clients)
