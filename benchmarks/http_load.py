@@ -18,10 +18,12 @@ from typing import Any
 
 import httptools
 
+from benchmarks.model_server import response_of
 from benchmarks.workload import text
 from gym_capture.asgi.proxy_server import run_in_loop
 
 REQUEST_BYTES = 4096
+SECRET = "Authorization: Bearer sk-0123456789abcdef0123456789abcdef"
 TERMINAL = b"data: [DONE]\n\n"
 
 
@@ -31,7 +33,8 @@ class Load:
 
     Args:
         port: of the server, on loopback.
-        path: of each request, with a query; `{lane}` in it becomes the connection's number.
+        path: of each request; `{lane}` in it becomes the connection's number.
+        query: what the app is asked for.
         size: bytes of a whole body.
         lanes: connections, one call in flight on each.
         seconds: how long calls are begun.
@@ -41,6 +44,7 @@ class Load:
 
     port: int
     path: str
+    query: str
     size: int
     lanes: int
     seconds: float
@@ -51,8 +55,9 @@ class Load:
 @dataclass
 class Seen:
     """What came. `first_ms`: until the body's first bytes; `late_ms`: from the last bytes before a stream's terminal
-    event until that; `total_ms`: until the response was complete."""
+    event until that; `total_ms`: until the response was complete; `warm`: calls before, one a lane, not measured."""
 
+    warm: int = 0
     seconds: float = 0.0
     first_ms: list[float] = field(default_factory=list)
     late_ms: list[float] = field(default_factory=list)
@@ -62,26 +67,27 @@ class Seen:
 class _Lane(asyncio.Protocol):
     """One connection, asking again as soon as it is answered."""
 
-    def __init__(self, load: Load, number: int, seen: Seen, ended: asyncio.Future[None]) -> None:
+    def __init__(self, load: Load, number: int) -> None:
         self._load = load
-        self._seen = seen
-        self._ended = ended
-        path = load.path.replace("{lane}", str(number))
-        messages = [{"role": "user", "content": text(random.Random(number), REQUEST_BYTES)}]
-        body = json.dumps({"model": "policy-8b", "messages": messages, "stream": "events=" in path}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-        secret = "Authorization: Bearer sk-0123456789abcdef0123456789abcdef\r\n"
-        self._request = f"{head}{secret}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        self._left = load.calls or -1
+        self._number = number
+        self._text = text(random.Random(number), REQUEST_BYTES)
+        self._seen = Seen()
+        self._left = 0
         self._until = 0.0
         self._now = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
 
-    def begin(self, until: float) -> None:
-        """Ask for the first time."""
-        self._until = until
+    def begin(self, seen: Seen, query: str, size: int, calls: int, until: float, ended: asyncio.Future[None]) -> None:
+        """Ask `calls` times (0: any number), or until then."""
+        self._seen, self._size_wanted, self._ended = seen, size, ended
+        self._left, self._until = calls or -1, until
+        messages = [{"role": "user", "content": self._text}]
+        body = json.dumps({"model": "policy-8b", "messages": messages, "stream": "events=" in query}).encode()
+        path = f"{self._load.path.replace('{lane}', str(self._number))}?{query}"
+        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n{SECRET}\r\n"
+        self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         self._ask()
 
     def _ask(self) -> None:
@@ -104,8 +110,8 @@ class _Lane(asyncio.Protocol):
         self._tail = data
 
     def on_message_complete(self) -> None:
-        load, seen = self._load, self._seen
-        if self._parser.get_status_code() != 200 or self._size != load.size:
+        seen = self._seen
+        if self._parser.get_status_code() != 200 or self._size != self._size_wanted:
             self._fail(f"answered {self._parser.get_status_code()} with {self._size} bytes: {self._tail[:200]!r}")
             return
         seen.first_ms.append((self._first - self._begun) * 1e3)
@@ -132,18 +138,32 @@ async def apply(load: Load) -> Seen:
     """One load from its first call to its last answer."""
     loop = asyncio.get_running_loop()
     seen = Seen()
-    ends = [loop.create_future() for _ in range(load.lanes)]
-    lanes = [_Lane(load, number, seen, end) for number, end in enumerate(ends)]
+    lanes = [_Lane(load, number) for number in range(load.lanes)]
     for lane in lanes:
         await loop.create_connection(partial(_same, lane), "127.0.0.1", load.port)
+    # One call each first: what a new connection costs on the way is not a call's.
+    size = len(response_of(REQUEST_BYTES))
+    await asyncio.gather(*(_begun(lane, Seen(), f"bytes={REQUEST_BYTES}", size, 1, 0.0) for lane in lanes))
+    seen.warm = len(lanes)
     start = time.perf_counter()
+    ends = []
     for number, lane in enumerate(lanes):
-        loop.call_later(load.ramp_s * number / load.lanes, lane.begin, start + load.seconds)
+        until = start + load.seconds
+        pause = load.ramp_s / load.lanes if number else 0.0
+        if pause:
+            await asyncio.sleep(max(0.0, start + number * pause - time.perf_counter()))
+        ends.append(_begun(lane, seen, load.query, load.size, load.calls, until))
     await asyncio.gather(*ends)
     seen.seconds = time.perf_counter() - start
     for lane in lanes:
         lane.close()
     return seen
+
+
+def _begun(lane: _Lane, seen: Seen, query: str, size: int, calls: int, until: float) -> asyncio.Future[None]:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lane.begin(seen, query, size, calls, until, ended)
+    return ended
 
 
 def _same(lane: _Lane) -> _Lane:
