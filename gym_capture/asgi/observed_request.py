@@ -85,7 +85,11 @@ class ObservedRequest:
         if kind == "http.response.start" and not self._started:
             await self._forward(self._begun(message))
         elif kind == "http.response.body" and self._started and not self._ended and self._call is not None:
-            await self._body(self._call, message)
+            hold, data = self._seen(self._call, message)
+            if hold is None:
+                await self._forward(message)
+            else:
+                await self._last(self._call, message, data, hold)
         else:
             await self._forward(message)
 
@@ -125,7 +129,8 @@ class ObservedRequest:
             kept.append((name, value))
         return {**message, "headers": kept} if changed else message
 
-    async def _body(self, call: CapturedCall, message: Message) -> None:
+    def _seen(self, call: CapturedCall, message: Message) -> tuple[int | None, bytes]:
+        """Take a piece of the body: from where on it waits for the commit (None: nothing of it does), and its bytes."""
         data = message.get("body", b"")
         if not isinstance(data, bytes):
             data = bytes(data)  # its owner may change a bytearray afterwards
@@ -133,12 +138,10 @@ class ObservedRequest:
         if not message.get("more_body", False):
             self._ended = True
             call.response_ended()
-        elif hold is None:
-            await self._forward(message)
-            return
-        if call.closed:
-            await self._forward(message)
-            return
+            hold = hold or 0
+        return (None if call.closed else hold), data
+
+    async def _last(self, call: CapturedCall, message: Message, data: bytes, hold: int) -> None:
         if hold:
             # What comes before the terminal event does not wait with it.
             await self._forward({**message, "body": data[:hold], "more_body": True})

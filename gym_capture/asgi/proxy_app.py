@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import aiohttp
@@ -31,6 +32,9 @@ READ_BUFFER_BYTES = 64 << 10
 
 MAX_HEADER_BYTES = 64 << 10
 SMALL_BODY_BYTES = 64 << 10
+
+_TARGET = re.compile(rb"[!\"$-~]*")
+"""Visible ASCII but for the fragment's sign."""
 
 _ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -298,7 +302,7 @@ class _Answer:
 
 def _is_target(data: bytes) -> bool:
     """Whether these bytes can stand in a request line as they are."""
-    return data.isascii() and not any(byte <= 0x20 or byte == 0x7F or byte == 0x23 for byte in data)
+    return _TARGET.fullmatch(data) is not None
 
 
 def _was_reset(protocol: Any) -> bool:

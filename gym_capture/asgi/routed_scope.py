@@ -53,7 +53,7 @@ def _raw_path(scope: Scope) -> str:
 
 def _root_length(scope: Scope, raw: str) -> int:
     root = _root(scope)
-    for form in (root, quote(root)):
+    for form in (root, quote(root)) if root else ():
         if _begins(raw, form):
             return len(form)
     return 0

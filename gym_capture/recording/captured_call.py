@@ -114,12 +114,16 @@ class CapturedCall:
             while nothing is to wait.
         """
         recorder = self._recorder
-        if recorder is None or self.closed:
+        if recorder is None or self.closed or self._faulty:
             return None
-        hold = self._guarded(recorder.response_body, data)
-        if not self._first_token and self._claim is not None and self._guarded(lambda: recorder.first_token_seen):
-            self._first_token = True
-            self._claim.first_token()
+        try:  # as in `_guarded`, without its calls: a stream comes here for every event
+            hold = recorder.response_body(data)
+            if not self._first_token and self._claim is not None and recorder.first_token_seen:
+                self._first_token = True
+                self._claim.first_token()
+        except Exception as error:  # noqa: BLE001 - as there
+            self._give_up(error)
+            return None
         return hold
 
     def response_ended(self) -> None:
@@ -202,9 +206,12 @@ class CapturedCall:
         try:
             return step(*args)
         except Exception as error:  # noqa: BLE001 - a fault of this package must never reach the response
-            self._faulty = True
-            self._say(error)
+            self._give_up(error)
             return None
+
+    def _give_up(self, error: Exception) -> None:
+        self._faulty = True
+        self._say(error)
 
     def _say(self, error: Exception) -> None:
         _log.warn("fault", "a model call of rollout %s is not captured: %r", self._rollout.id, error)

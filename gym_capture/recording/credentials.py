@@ -33,15 +33,7 @@ class Credentials:
     """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        secrets: set[str] = set()
-        for name, value in headers:
-            if _is_secret(name):
-                text = value.decode("latin-1").strip()
-                secrets.update(_of_cookies(text) if name.strip().lower() == b"cookie" else _of_value(text))
-        forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _written(secret)}
-        # The longest first: one may be part of another.
-        self._texts = sorted(forms, key=len, reverse=True)
-        self._bytes = sorted({data for text in forms for data in _encoded(text)}, key=len, reverse=True)
+        self._texts, self._bytes = _forms(tuple(header for header in headers if _is_secret(header[0])))
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -85,6 +77,18 @@ class Credentials:
 @lru_cache(maxsize=1024)
 def _is_secret(name: bytes) -> bool:
     return _SECRET_HEADER.fullmatch(name.decode("latin-1").strip().lower()) is not None
+
+
+@lru_cache(maxsize=256)
+def _forms(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[list[str], list[bytes]]:
+    """What is looked for, the longest first: one may be part of another. A caller sends the same key each time."""
+    secrets: set[str] = set()
+    for name, value in headers:
+        text = value.decode("latin-1").strip()
+        secrets.update(_of_cookies(text) if name.strip().lower() == b"cookie" else _of_value(text))
+    forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _written(secret)}
+    encoded = {data for text in forms for data in _encoded(text)}
+    return sorted(forms, key=len, reverse=True), sorted(encoded, key=len, reverse=True)
 
 
 def _of_value(value: str) -> set[str]:

@@ -60,7 +60,10 @@ class Text:
         self._utf8 = bytearray(begun.encode("utf-8", "surrogatepass"))
 
     def append(self, piece: str, growth: Growth) -> None:
-        encoded = piece.encode("utf-8", "surrogatepass")
+        try:
+            encoded = piece.encode()
+        except UnicodeEncodeError:
+            encoded = piece.encode("utf-8", "surrogatepass")
         if growth.spend(len(encoded)):
             self._utf8 += encoded
 

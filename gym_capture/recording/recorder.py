@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -98,8 +99,9 @@ class ExchangeRecorder:
         headers = _by_name(given)
         self._dialect = dialect
         self._policy = policy
+        self._limit = policy.payload_bytes
         self._credentials = Credentials(given)
-        self._request = Body(policy.payload_bytes, _length(headers))
+        self._request = Body(self._limit, _length(headers))
         self._request_encodings = ", ".join(headers.get("content-encoding", ()))
         self._status: int | None = None
         self._response: Body | None = None
@@ -144,12 +146,12 @@ class ExchangeRecorder:
         self._response_encodings = ", ".join(by_name.get("content-encoding", ()))
         content_type = by_name.get("content-type", ("",))[0]
         if content_type.partition(";")[0].strip().lower() == "text/event-stream":
-            limit = self._policy.payload_bytes
-            self._stream = StreamReassembly(self._dialect, limit_bytes=limit, keep_raw=self._policy.keep_raw_streams)
-            decoder = Decoder(self._response_encodings, limit * _STREAM_FACTOR)
+            keep_raw = self._policy.keep_raw_streams
+            self._stream = StreamReassembly(self._dialect, limit_bytes=self._limit, keep_raw=keep_raw)
+            decoder = Decoder(self._response_encodings, self._limit * _STREAM_FACTOR)
             self._decoder = decoder if decoder.named else None
         else:
-            self._response = Body(self._policy.payload_bytes, self._expected)
+            self._response = Body(self._limit, self._expected)
 
     def response_body(self, data: bytes) -> int | None:
         """The next bytes of the response's body.
@@ -197,7 +199,7 @@ class ExchangeRecorder:
         Args:
             cause: why the call ended early, where it did: an `error_category`.
         """
-        payloads = _Payloads(self._policy.payload_bytes)
+        payloads = _Payloads(self._limit)
         request, request_trouble = self._body(self._request, self._request_encodings)
         payloads.put("request", request, self._request.size if request_trouble == "overflowed" else None)
         trouble = request_trouble is not None or not is_json(request)
@@ -226,9 +228,8 @@ class ExchangeRecorder:
         data = body.data
         if data is None:
             return None, "overflowed"
-        decoder = Decoder(encodings, self._policy.payload_bytes)
         trouble: str | None = None
-        if decoder.named and data:
+        if encodings and data and (decoder := Decoder(encodings, self._limit)).named:
             decoded = b"".join(decoder.feed(data))
             decoder.finish()
             trouble = decoder.trouble
@@ -355,8 +356,13 @@ def _is_note(name: str, value: Any) -> bool:
 def _by_name(headers: Headers) -> dict[str, list[str]]:
     by_name: dict[str, list[str]] = {}
     for name, value in headers:
-        by_name.setdefault(name.decode("latin-1").strip().lower(), []).append(value.decode("latin-1"))
+        by_name.setdefault(_lower(name), []).append(value.decode("latin-1"))
     return by_name
+
+
+@lru_cache(maxsize=1024)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").strip().lower()
 
 
 def _length(headers: Mapping[str, list[str]]) -> int | None:

@@ -34,6 +34,7 @@ def names_and_data(events: list[Event]) -> list[Parsed]:
         (b"data:  a \n\n", [(b"", b" a ")]),
         (b"data: a\r\n\r\n", [(b"", b"a")]),
         (b"data: a\r\rdata: b\r\r", [(b"", b"a"), (b"", b"b")]),
+        (b"data: a\rdata: b\n\nevent: e\rdata: c\ndata: d\n\n", [(b"", b"a\nb"), (b"e", b"c\nd")]),
         (b"data: a\n\r\ndata: b\r\n\ndata: c\r\n\r", [(b"", b"a"), (b"", b"b"), (b"", b"c")]),
         (b"data: a\ndata: b\ndata:\ndata: c\n\n", [(b"", b"a\nb\n\nc")]),
         (b"data\n\n", [(b"", b"")]),
