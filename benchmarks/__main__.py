@@ -43,11 +43,31 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write all figures here")
     options = parser.parse_args()
 
-    import ray
-
     base = Path(tempfile.mkdtemp(prefix="gym-capture-bench-", dir=options.directory)).resolve()
     console = Console(width=170)
     started = time.perf_counter()
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+
+    def show(title: str, rows: dict[str, dict[str, float]]) -> None:
+        figures[title] = rows
+        console.print(_table(title, rows))
+
+    try:
+        (_store if options.what == "store" else _server)(base, options, show)
+        conditions = _conditions(time.perf_counter() - started)
+        console.print(conditions)
+        if options.json:
+            options.json.write_text(json.dumps({"conditions": conditions, "figures": figures}, indent=1))
+    finally:
+        shutil.rmtree(base)
+
+
+Show = Callable[[str, dict[str, dict[str, float]]], None]
+
+
+def _store(base: Path, options: argparse.Namespace, show: Show) -> None:
+    import ray
+
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, address="local", logging_level=logging.ERROR)
     capture = gym_capture.start(
         {
@@ -56,54 +76,27 @@ def main() -> None:
         }
     )
     try:
-        figures: dict[str, dict[str, dict[str, float]]] = {}
-
-        def show(title: str, rows: dict[str, dict[str, float]]) -> None:
-            figures[title] = rows
-            console.print(_table(title, rows))
-
-        if options.what == "store":
-            bench = Bench(
-                ray,
-                capture,
-                base / "capture",
-                base / "files",
-                workers=options.workers,
-                in_flight=options.in_flight or 64,
-            )
-            _store(bench, options, show)
-        else:
-            _server(base / "capture", options, show)
-        conditions = _conditions(base, time.perf_counter() - started)
-        console.print(conditions)
-        if options.json:
-            options.json.write_text(json.dumps({"conditions": conditions, "figures": figures}, indent=1))
+        workers, in_flight = options.workers, options.in_flight or 64
+        bench = Bench(ray, capture, base / "capture", base / "files", workers=workers, in_flight=in_flight)
+        show("one call at a time, 4 KB (ms)", bench.unloaded(100))
+        seconds, repeats = options.seconds or 0.6, options.repeats or 2
+        for size in (4 * KB, 64 * KB, 512 * KB):
+            title = f"{workers} workers x {in_flight} in flight, {size // KB} KB (per second; ms)"
+            show(title, bench.throughput(size, seconds, repeats if size < 512 * KB else 1))
+        show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
+        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
+        show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
+        show("read back from disk", bench.read_back())
+        bench.close()
     finally:
         capture.sync.stop()
         # First: a client that still looks for its owner while Ray goes away makes Ray start anew.
         capture.sync.close()
         ray.shutdown()
-        shutil.rmtree(base)
 
 
-Show = Callable[[str, dict[str, dict[str, float]]], None]
-
-
-def _store(bench: Bench, options: argparse.Namespace, show: Show) -> None:
-    show("one call at a time, 4 KB (ms)", bench.unloaded(100))
-    seconds, repeats = options.seconds or 0.6, options.repeats or 2
-    for size in (4 * KB, 64 * KB, 512 * KB):
-        title = f"{options.workers} workers x {bench.in_flight} in flight, {size // KB} KB (per second; ms)"
-        show(title, bench.throughput(size, seconds, repeats if size < 512 * KB else 1))
-    show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
-    show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
-    show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
-    show("read back from disk", bench.read_back())
-    bench.close()
-
-
-def _server(directory: Path, options: argparse.Namespace, show: Show) -> None:
-    bench = ServerBench(directory)
+def _server(base: Path, options: argparse.Namespace, show: Show) -> None:
+    bench = ServerBench(base / "capture")
     try:
         bench.open()
         for workload in workloads(options.seconds or 1.0, options.in_flight or 256, short=options.short):
@@ -131,7 +124,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _conditions(base: Path, seconds: float) -> str:
+def _conditions(seconds: float) -> str:
     import ray
 
     info: dict[str, Any] = {

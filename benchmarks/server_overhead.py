@@ -82,7 +82,7 @@ class ServerBench:
     """One run of the benchmark: all processes, from `open` to `close`.
 
     Args:
-        directory: the capture directory; its owner runs.
+        directory: the capture directory, made anew.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -92,8 +92,10 @@ class ServerBench:
         self.captured = 0
 
     def open(self) -> None:
-        """Start the servers and the callers."""
+        """Start the owner, the servers and the callers."""
         directory = str(self._directory)
+        owner = self._stack.enter_context(_process("benchmarks.owner", directory))
+        _hear(owner)
         bare = self._stack.enter_context(_process("benchmarks.model_server", "bare"))
         inside = self._stack.enter_context(_process("benchmarks.model_server", "captured", directory))
         ports = {name: int(_hear(process)["port"]) for name, process in ((BARE, bare), ("middleware", inside))}
@@ -102,10 +104,9 @@ class ServerBench:
         ports["proxy"] = ports["proxy + capture"] = int(_hear(proxy)["port"])
         self._ports = ports
         self._callers = self._stack.enter_context(_process("benchmarks.http_load"))
-        owner = int(json.loads((self._directory / "OWNER").read_bytes())["identity"]["pid"])
         servers = dict.fromkeys(CONTESTANTS, bare.pid) | {"middleware": inside.pid}
         self._cpu_of = {
-            name: {"server": servers[name], "proxy": proxy.pid, "owner": owner, "callers": self._callers.pid}
+            name: {"server": servers[name], "proxy": proxy.pid, "owner": owner.pid, "callers": self._callers.pid}
             for name in CONTESTANTS
         }
 
