@@ -137,6 +137,13 @@ class Inquirer(threading.Thread):
         if missing and not store.is_incomplete(rollout):
             self.early.append((rollout, missing))
 
+    def __enter__(self) -> Inquirer:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
+
     def finish(self) -> None:
         """Stop asking."""
         self._finished.set()

@@ -142,9 +142,9 @@ async def test_500_tasks_cancelled_at_any_point_are_captured_or_never_called_a_m
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    inquirer.start()
-    await cancel_all(calls, cancel_one)
-    categories = await check(directory, capture, model, inquirer)
+    with inquirer:
+        await cancel_all(calls, cancel_one)
+        categories = await check(directory, capture, model, inquirer)
     planned = Counter(call.point for call in calls)
     assert in_claim > planned[POINTS[1]] * 0.8
     assert in_commit > planned[IN_COMMIT] * 0.5
@@ -185,9 +185,9 @@ async def test_500_clients_that_hang_up_at_any_point_are_captured_or_never_forwa
             else:
                 writer.close()
 
-        inquirer.start()
-        await cancel_all(calls, cancel_one)
-        categories = await check(directory, capture, model, inquirer)
+        with inquirer:
+            await cancel_all(calls, cancel_one)
+            categories = await check(directory, capture, model, inquirer)
     planned = Counter(call.point for call in calls)
     assert categories["None"] == planned[IN_COMMIT]
     assert owner.ask("stats")["stats"]["outstanding"] == 0
