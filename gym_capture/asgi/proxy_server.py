@@ -59,12 +59,9 @@ class ProxyServer:
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._asked = 0
+        self.asked_again = asyncio.Event()
+        """Set by a second stop."""
         self.address: tuple[str, int] = ("", 0)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a stop was asked for more than once."""
-        return self._asked > 1
 
     async def start(self, host: str, port: int) -> None:
         """Listen. `address` tells host and port then, also of port 0.
@@ -96,6 +93,8 @@ class ProxyServer:
     def stop(self) -> None:
         """Accept nothing more; what runs has `drain_s`. Asked for again: it has none."""
         self._asked += 1
+        if self._asked > 1:
+            self.asked_again.set()
         if self._server is None:
             return
         self._server.should_exit = True
@@ -277,13 +276,28 @@ class CapturingProxy:
             await self._server.ended()
         finally:
             await self._forward.close()
-            whole = await self._capture.close(FLUSH_AT_ONCE_S if self._server.at_once else FLUSH_S)
+            whole = await self._flush()
         if not whole:
             logger.error(
                 "the capture owner was away when the proxy ended: some calls are not on disk. Their rollouts will be "
                 "incomplete, and say so"
             )
         return whole
+
+    async def _flush(self) -> bool:
+        """Whether all that was captured reached the disk; a second stop leaves it less time, also once it has begun."""
+        closing = asyncio.ensure_future(self._capture.close(FLUSH_S))
+        hurried = asyncio.ensure_future(self._server.asked_again.wait())
+        try:
+            done, _ = await asyncio.wait({closing, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            if closing not in done:
+                await asyncio.wait({closing}, timeout=FLUSH_AT_ONCE_S)
+            if not closing.done():
+                closing.cancel()
+                await asyncio.wait({closing})
+            return not closing.cancelled() and closing.result()
+        finally:
+            hurried.cancel()
 
 
 async def serve(

@@ -46,7 +46,7 @@ def proxy_command(
 
     listen_at, reached_at = addresses(config.proxy.host)
     started_ray = not _ray_runs()
-    capture, started_owner = _owner(config)
+    capture, started_owner = _owner(config, screen)
 
     def on_ready(url: str) -> None:
         tell(screen, config, url, target.url)
@@ -93,7 +93,7 @@ def _as_overrides(**options: str | int | None) -> list[str]:
     return [f"proxy.{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
 
 
-def _owner(config: CaptureConfig) -> tuple[CaptureClient, bool]:
+def _owner(config: CaptureConfig, screen: Screen) -> tuple[CaptureClient, bool]:
     """A client of the run's owner, and whether this call started that. A live one is found without Ray."""
     if not config.observability_enabled:
         return disabled_client(), False
@@ -102,6 +102,7 @@ def _owner(config: CaptureConfig) -> tuple[CaptureClient, bool]:
         owner = owner_of(directory)
         if owner is not None:
             _check_redaction(config, owner)
+            _warn_of_others(config, owner, screen)
             settings = config.capture
             return api.connect(directory, namespace=settings.namespace, transport=settings.transport), False
     return api.start(config), True
@@ -115,6 +116,21 @@ def _check_redaction(config: CaptureConfig, owner: OwnerInfo) -> None:
             f"the owner of {config.directory} runs without some of this configuration's capture.redact. Nothing was "
             "started; give it to the run that the owner belongs to, or take it out here.",
             keys=["capture.redact"],
+        )
+
+
+def _warn_of_others(config: CaptureConfig, owner: OwnerInfo, screen: Screen) -> None:
+    """Clients go by what the owner tells; what this configuration says otherwise has no effect."""
+    here, there = config.capture.for_clients(), owner.client
+    others = [
+        f"capture.{name} ({getattr(there, name):g} there, {getattr(here, name):g} here)"
+        for name in here.__struct_fields__
+        if name != "redact" and getattr(here, name) != getattr(there, name)
+    ]
+    if others:
+        screen.err.print(
+            f"the running owner's settings hold: {', '.join(others)}. Give them to the run that it belongs to.",
+            soft_wrap=True,
         )
 
 

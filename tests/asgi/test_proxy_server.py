@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gym_capture.asgi.proxy_server import FLUSH_AT_ONCE_S, FLUSH_S, CapturingProxy, ProxyServer, listen
+from gym_capture.asgi.proxy_server import FLUSH_S, CapturingProxy, ProxyServer, listen
 from gym_capture.config import ProxyConfig
 from gym_capture.errors import ProxyUnavailable
 from gym_capture.reach.disabled import DisabledClient
@@ -178,7 +178,33 @@ async def test_the_end_waits_for_the_disk_and_tells_what_did_not_reach_it(flushe
     for _ in range(stops):
         proxy.stop()
     assert await proxy.ended() is flushed
-    assert client.closed_within == [FLUSH_S if stops == 1 else FLUSH_AT_ONCE_S]
+    assert client.closed_within == [FLUSH_S]
+
+
+class StuckClient(DisabledClient):
+    """A client whose owner never takes its last exchanges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = asyncio.Event()
+
+    async def close(self, timeout_s: float | None = None) -> bool:
+        self.closing.set()
+        await asyncio.get_running_loop().create_future()
+        return True
+
+
+async def test_a_second_stop_ends_a_flush_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_capture.asgi.proxy_server.FLUSH_AT_ONCE_S", 0.01)
+    client = StuckClient()
+    proxy = CapturingProxy(ProxyConfig(upstream="http://127.0.0.1:1"), client)
+    await proxy.start("127.0.0.1", 0)
+    proxy.stop()
+    ending = asyncio.ensure_future(proxy.ended())
+    await client.closing.wait()
+    assert not ending.done()
+    proxy.stop()
+    assert await asyncio.wait_for(ending, 20.0) is False
 
 
 async def test_a_request_that_has_no_answer_yet_is_told_that_the_proxy_stops() -> None:

@@ -143,6 +143,30 @@ async def test_a_live_owner_is_joined_without_ray_and_left_running(tmp_path: Pat
         owner.close()
 
 
+def joined(folder: Path, *overrides: str) -> Result:
+    """What a proxy says that joins a live owner and then finds its port taken."""
+    owner = ThreadedOwner(folder / "captures")
+    owner.start()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            return invoke(folder, *overrides, "--upstream", "http://127.0.0.1:1", "--host", "127.0.0.1", "--port", port)
+    finally:
+        owner.close()
+
+
+def test_a_live_owner_that_takes_less_out_than_configured_is_not_joined(tmp_path: Path) -> None:
+    ran = joined(tmp_path, "capture.redact.patterns=[sk-live-\\w+]")
+    assert "runs without some of this configuration's capture.redact" in ran.stderr
+    assert "cannot listen" not in ran.stderr
+
+
+def test_settings_that_a_live_owner_overrules_are_told(tmp_path: Path) -> None:
+    ran = joined(tmp_path, "capture.patience_s=7")
+    assert "the running owner's settings hold: capture.patience_s (120 there, 7 here)" in ran.stderr
+    assert "cannot listen" in ran.stderr
+
+
 @pytest.mark.ray
 async def test_an_owner_that_it_started_ends_with_it(tmp_path: Path) -> None:
     captures = tmp_path / "captures"
