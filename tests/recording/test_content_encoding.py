@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import random
 import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import brotli  # type: ignore[import-untyped]  # without stubs
 import pytest
@@ -120,6 +122,83 @@ def test_a_bomb_is_stopped_at_the_limit_in_bounded_memory(name: str, bomb: bytes
     assert given_out <= 1 << 20
     assert peak < 40 << 20
     assert list(decoder.feed(b"more")) == []
+
+
+NEW_INFLATION = zlib.decompressobj
+
+
+class CountedZlib:
+    """Counts the bytes that zlib is given, what it has handed back included."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.made = 0
+
+    def decompressobj(self, bits: int) -> Any:
+        self.made += 1
+        return CountedInflation(self, bits)
+
+
+class CountedInflation:
+    def __init__(self, counted: CountedZlib, bits: int) -> None:
+        self._counted = counted
+        self._real = NEW_INFLATION(bits)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        self._counted.given += len(data)
+        return self._real.decompress(data, most)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+EMPTY_MEMBER = gzip.compress(b"", mtime=0)
+EMPTY_FRAME = zstandard.compress(b"")
+
+
+@pytest.mark.parametrize("unit", [EMPTY_MEMBER * 250, None], ids=["many members", "one that hardly shrinks"])
+def test_work_grows_with_the_bytes_and_no_faster(unit: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(times: int) -> int:
+        data = unit * times if unit is not None else gzip.compress(random.Random(1).randbytes(times << 18))
+        counted = CountedZlib()
+        with monkeypatch.context() as patched:
+            patched.setattr(zlib, "decompressobj", counted.decompressobj)
+            decoder = Decoder("gzip", 64 << 20)
+            for _ in decoder.feed(data):
+                pass
+            decoder.finish()
+        assert decoder.trouble is None
+        return counted.given
+
+    assert work(8) < 10 * work(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("gzip", EMPTY_MEMBER * 5000),
+        ("gzip, gzip", gzip.compress(EMPTY_MEMBER * 5000)),
+        ("zstd", EMPTY_FRAME * 5000),
+        ("zstd, zstd", zstandard.compress(EMPTY_FRAME * 1_000_000)),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"") + bytes(8 << 20))),
+        ("gzip, br, zstd", zstandard.compress(brotli.compress(gzip.compress(b"") + bytes(8 << 20)))),
+    ],
+    ids=["members", "members inside", "frames", "frames inside", "padding inside", "padding inside of two"],
+)
+def test_what_decodes_to_nothing_is_stopped_at_the_limit_too(name: str, data: bytes) -> None:
+    decoder = Decoder(name, 1 << 20)
+    assert list(decoder.feed(data)) == []
+    assert decoder.trouble == "overflowed"
+
+
+def test_what_is_between_two_encodings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = gzip.compress(EMPTY_MEMBER * 200_000)
+    counted = CountedZlib()
+    monkeypatch.setattr(zlib, "decompressobj", counted.decompressobj)
+    decoder = Decoder("gzip, gzip", 1 << 20)
+    assert list(decoder.feed(members)) == []
+    assert decoder.trouble == "overflowed"
+    assert counted.made < 1100
 
 
 def test_pieces_are_small() -> None:
