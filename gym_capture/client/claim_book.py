@@ -76,7 +76,7 @@ class ClaimBook:
         """Declare a call. Answered once the claim is on disk, or once the call should go on without it."""
         self._last += 1
         ticket.number = self._last
-        if self._ended or (not self._presence.ready and self._presence.patience_over(self._now())):
+        if self._ended or self._presence.patience_over(self._now()):
             ticket.state = ClaimState.UNCLAIMED
             self._finish(ticket, ClaimState.UNCLAIMED)
             return
@@ -99,6 +99,14 @@ class ClaimBook:
         else:
             ticket.state = ClaimState.REFUSED
             ticket.outcome = outcome_of(result.outcome)
+            if result.outcome == Outcome.UNKNOWN_GENERATION:
+                self._log.warn(
+                    "unknown-generation",
+                    "generation %d of rollout %s was never handed out: its calls are not captured, and the rollout is "
+                    "marked incomplete; use the number that clear() returned",
+                    result.generation,
+                    ticket.rollout,
+                )
             del self.claims[ticket.number]
         self._finish(ticket, ticket.state)
         pending, ticket.pending = ticket.pending, None
@@ -154,10 +162,8 @@ class ClaimBook:
             self._admit(commit, snapshot, size)
 
     def _hurried(self, commit: Commit) -> bool:
-        """Its caller should not wait for the owner, which is away."""
-        if self._presence.ready:
-            return False
-        return commit.impatient or self._presence.patience_over(self._now())
+        """Its caller should not wait for the owner, which is away or answers nothing."""
+        return (commit.impatient and not self._presence.ready) or self._presence.patience_over(self._now())
 
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
         if size <= self._pack_inline_bytes:

@@ -160,6 +160,9 @@ class ClientCore:
             while link is not None and (batch := self.outbox.next_batch(self._window)) is not None:
                 self._heartbeat.sent()
                 link.send(batch.message)
+                if self.presence.unanswered_since is None:
+                    self.presence.unanswered_since = self.loop.time()
+                    self._await_patience()
         self.requests.settled()
         self.delivery.flush()
 
@@ -263,11 +266,17 @@ class ClientCore:
         self._out_of_patience()
 
     def _await_patience(self) -> None:
-        since = self.presence.away_since
-        if self._patience is not None:
-            self._patience.cancel()
-        if since is not None:
-            self._patience = self.loop.call_at(since + self._options.patience_s, self._out_of_patience)
+        """See to it that somebody looks when patience may be over; one timer at most, set anew when it fires."""
+        since = self.presence.waiting_since
+        if self._patience is None and since is not None:
+            self._patience = self.loop.call_at(since + self._options.patience_s, self._look_at_patience)
+
+    def _look_at_patience(self) -> None:
+        self._patience = None
+        if self.presence.patience_over(self.loop.time()):
+            self._out_of_patience()
+        else:
+            self._await_patience()
 
     def _out_of_patience(self) -> None:
         if self.presence.patience_over(self.loop.time()):
@@ -336,6 +345,7 @@ class ClientCore:
         batch = self.outbox.answered(answers.batch)
         if batch is None:
             return
+        self.presence.unanswered_since = self.loop.time() if self.outbox.under_way_bytes else None
         results = answers.results
         if results is None or len(results) != len(batch.entries):
             self._send_anew(batch, answers)

@@ -20,6 +20,9 @@ class Presence:
         ready: the owner has welcomed the link that is open.
         away_since: when the owner was last known to work (loop time); None while it does. A welcome alone does not
             end an absence: an owner that greets and breaks off again and again is away.
+        unanswered_since: since when it has answered none of the batches that it was sent; None while none is under way.
+            An owner whose disk hangs is there, beats and all, and calls must not wait for it any longer than for one
+            that is away.
         trouble: why it could not be reached last.
         ended: why it never will be again.
     """
@@ -28,6 +31,7 @@ class Presence:
         self.patience_s = patience_s
         self.ready = False
         self.away_since: float | None = None
+        self.unanswered_since: float | None = None
         self.trouble: GymCaptureError | None = None
         self.ended: GymCaptureError | None = None
         self._refusals = 0
@@ -58,8 +62,14 @@ class Presence:
         """It refuses, or is not to be found, again and again: waiting will hardly help."""
         return self._refusals >= _REFUSED_AFTER or self.ended is not None
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when calls wait for it in vain; None while they do not."""
+        if self.away_since is None or self.unanswered_since is None:
+            return self.unanswered_since if self.away_since is None else self.away_since
+        return min(self.away_since, self.unanswered_since)
+
     def patience_over(self, now: float) -> bool:
         """Whether calls should go on without it."""
-        if self.ready:
-            return False
-        return self.refused or (self.away_since is not None and now - self.away_since >= self.patience_s)
+        since = self.waiting_since
+        return (self.refused and not self.ready) or (since is not None and now - since >= self.patience_s)

@@ -141,8 +141,8 @@ class Requests:
                 return
             self._cancel(ask)
             self._finish(ask, (False, b""))
-        elif there:
-            # The time is for an owner that is away; this one is working on it.
+        elif there and now - ask.started < ask.timeout_s + self._presence.patience_s:
+            # The time is for an owner that is away; this one is working on it, or its disk hangs.
             ask.timer = self._loop.call_later(max(1.0, ask.timeout_s), self._asked_long_ago, ask)
             return
         else:
@@ -191,7 +191,8 @@ class Requests:
             self._finish(rows, rows.results)
 
     def _rows_long_ago(self, rows: Rows) -> None:
-        if self._presence.ready:
+        worked_on = self._loop.time() - rows.started < rows.timeout_s + self._presence.patience_s
+        if self._presence.ready and worked_on:
             rows.timer = self._loop.call_later(max(1.0, rows.timeout_s), self._rows_long_ago, rows)
             return
         self._withdraw(rows)

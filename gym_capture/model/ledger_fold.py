@@ -31,7 +31,8 @@ from gym_capture.model.rows import (
 _APPLIED = int(Outcome.APPLIED)
 _DUPLICATE = int(Outcome.DUPLICATE)
 _FENCED = int(Outcome.FENCED)
-_NOT_CURRENT = (int(Outcome.FENCED), int(Outcome.UNKNOWN_GENERATION))
+_UNKNOWN_GENERATION = int(Outcome.UNKNOWN_GENERATION)
+_NOT_CURRENT = (_FENCED, _UNKNOWN_GENERATION)
 
 
 class Settled(NamedTuple):
@@ -184,6 +185,8 @@ class LedgerFold:
     def _apply_claim(self, client: ClientState | None, row: ClaimRow, ref: FrameRef) -> None:
         if row.outcome != _APPLIED:
             self._count_refusal(row)
+            if row.outcome == _UNKNOWN_GENERATION:
+                self._mark_unknown(client, row)
             return
         rollout = self._current(row)
         if rollout is None or client is None:
@@ -204,6 +207,8 @@ class LedgerFold:
         if row.outcome in _NOT_CURRENT:
             self._count_refusal(row)
             self._close_mistaken(client, row, ref)
+            if row.outcome == _UNKNOWN_GENERATION:
+                self._mark_unknown(client, row)
             return
         rollout = self._current(row)
         if rollout is None:
@@ -223,6 +228,15 @@ class LedgerFold:
             self.counts["duplicates"] += 1
         else:
             self._refuse(rollout, row)
+
+    def _mark_unknown(self, client: ClientState | None, row: ClaimRow | CommitRow) -> None:
+        """A call under a token that no clear handed out: it may be made and is nowhere, so what is current says so."""
+        rollout = self.rollout(row.rollout)
+        call = row.model_call_id or f"{client.id.hex() if client is not None else ''}:{row.claim}"
+        if (call, b"") not in rollout.refused:
+            rollout.refused.add((call, b""))
+            rollout.add_reason(REFUSED)
+            rollout.absent.add(call)
 
     def _append(self, rollout: RolloutState, row: CommitRow, ref: FrameRef) -> None:
         entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref)
@@ -281,13 +295,16 @@ class LedgerFold:
     def _apply_mark(self, row: MarkRow, ref: FrameRef) -> None:
         if row.outcome != _APPLIED:
             self._count_refusal(row)
-            return
-        rollout = self._current(row)
+        # What is missing under a token that no clear handed out is missing all the same.
+        rollout = self.rollout(row.rollout) if row.outcome == _UNKNOWN_GENERATION else self._marked(row)
         if rollout is not None:
             rollout.add_reason(row.reason, row.count)
             if row.reason not in (PLAIN, DAMAGED):
                 rollout.marked += row.count
             self._hold(rollout, ref)
+
+    def _marked(self, row: MarkRow) -> RolloutState | None:
+        return self._current(row) if row.outcome == _APPLIED else None
 
     def _apply_clear(self, row: ClearRow, ref: FrameRef) -> None:
         if row.outcome != _APPLIED:

@@ -97,6 +97,61 @@ def test_an_owner_that_greets_and_breaks_off_again_and_again_is_away() -> None:
     run_virtual(scenario())
 
 
+def test_an_owner_that_is_there_and_answers_nothing_is_waited_for_no_longer_than_one_that_is_away() -> None:
+    """Its disk hangs, say: it beats, and no batch gets done."""
+
+    async def scenario() -> None:
+        owner = FakeOwner()
+        owner.deaf_to_batches = True
+        async with harness(owner, patience_s=120.0) as made:
+            assert await make_call(made, text="first") == "buffered"
+            assert now() == pytest.approx(120.0, abs=1.0)
+            assert await make_call(made, text="second") == "buffered"
+            assert now() == pytest.approx(120.0, abs=1.0)
+            assert len(owner.links) == 1, "the link is alive: it is not looked up again"
+            owner.deaf_to_batches = False
+            owner.answer_held()
+            assert await made.client.quiesce("r1", timeout_s=10.0)
+            assert sorted(one["request"]["text"] for one in owner.exchanges("r1")) == ["first", "second"]
+            before = now()
+            assert await make_call(made, text="third") == "durable"
+            assert now() == before
+            # Patience is whole again, and counts from the batch that is not answered now.
+            owner.deaf_to_batches = True
+            assert await make_call(made, text="fourth") == "buffered"
+            assert now() - before == pytest.approx(120.0, abs=1.0)
+
+    run_virtual(scenario())
+
+
+def test_an_owner_that_answers_slowly_is_waited_for() -> None:
+    async def scenario() -> None:
+        owner = FakeOwner()
+        owner.deaf_to_batches = True
+        async with harness(owner, patience_s=120.0) as made:
+            for _ in range(3):
+                task = asyncio.create_task(make_call(made))
+                for _ in range(2):
+                    await asyncio.sleep(100.0)
+                    assert not task.done()
+                    owner.answer_held()
+                assert await task == "durable"
+
+    run_virtual(scenario())
+
+
+def test_a_clear_and_a_merge_do_not_wait_for_ever_for_an_owner_whose_disk_hangs() -> None:
+    async def scenario() -> None:
+        owner = FakeOwner()
+        owner.deaf_to_batches = True
+        async with harness(owner, patience_s=120.0) as made:
+            with pytest.raises(OwnerUnavailable, match="clear"):
+                await made.client.clear(["r1"], timeout_s=10.0)
+            assert 120.0 <= now() <= 150.0
+
+    run_virtual(scenario())
+
+
 def test_a_claim_that_was_applied_and_never_acknowledged_is_used_by_its_commit() -> None:
     async def scenario() -> None:
         owner = FakeOwner()

@@ -229,10 +229,28 @@ def test_what_carries_the_token_of_a_cleared_generation_is_fenced(owner: Owner) 
     assert owner.ledger.counts["fenced"] == 4
 
 
-def test_a_generation_that_was_never_begun_is_unknown_and_makes_no_rollout(owner: Owner) -> None:
+def test_a_call_under_a_generation_that_was_never_begun_marks_the_one_that_is_current(owner: Owner) -> None:
     rows: list[ClientRow] = [claim(1, generation=3), commit(0, generation=3)]
     assert owner.send(A, *rows) == [Result(Outcome.UNKNOWN_GENERATION, 3)] * 2
-    assert owner.ledger.rollouts == {}
+    assert owner.send(A, *rows) == [Result(Outcome.UNKNOWN_GENERATION, 3)] * 2
+    view = owner.ledger.view(R)
+    assert (view.generation, view.entries, view.reasons, view.outstanding) == (0, [], {"refused": 2}, 0)
+    owner.sync()
+    owner.restart()
+    assert owner.ledger.view(R).reasons == {"refused": 2}
+
+
+def test_losses_under_a_generation_that_was_never_begun_are_counted(owner: Owner) -> None:
+    owner.send(A, mark("dropped", 4, R, 3))
+    assert owner.ledger.view(R).reasons == {"dropped": 4}
+    owner.sync()
+    assert owner.ledger.outstanding == 0
+
+
+def test_losses_of_a_cleared_generation_are_not(owner: Owner) -> None:
+    owner.send(A, clear(), clear())
+    owner.send(A, mark("dropped", 4, R, 1))
+    assert owner.ledger.view(R).reasons is None
 
 
 def test_a_row_without_a_token_belongs_to_the_generation_that_is_current_and_is_counted(owner: Owner) -> None:

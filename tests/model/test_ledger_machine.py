@@ -35,6 +35,7 @@ class Plain:
         self.open: dict[tuple[bytes, int], str] = {}
         self.lost: dict[tuple[bytes, int], str] = {}
         self.conflicts: dict[str, set[tuple[str, bytes]]] = {}
+        self.unknown: dict[str, set[object]] = {}
         self.absent: dict[str, set[object]] = {}
         self.marked: Counter[str] = Counter()
         self.tokens: dict[tuple[str, str], int] = {}
@@ -80,7 +81,10 @@ class Plain:
             if kind != "claim" and self.open.get(key) == rollout:
                 self.close(key, rollout, sequence)
                 self.count(rollout, "refused")
-            return (Outcome.FENCED if generation < current else Outcome.UNKNOWN_GENERATION), generation, -1
+            if generation < current:
+                return Outcome.FENCED, generation, -1
+            self.mark_unknown(kind, rollout, key, rest, sequence)
+            return Outcome.UNKNOWN_GENERATION, generation, -1
         if kind == "claim":
             if key in self.open:
                 return Outcome.DUPLICATE, current, -1
@@ -115,6 +119,19 @@ class Plain:
         self.exchanges.setdefault(rollout, {})[call] = digest
         return Outcome.APPLIED, current, index
 
+    def mark_unknown(self, kind: str, rollout: str, key: tuple[bytes, int], rest: list[Any], sequence: int) -> None:
+        """Under a token that was never handed out: what is missing is missing, and said once for each call."""
+        if kind == "mark":
+            self.count(rollout, *rest)
+            self.marked[rollout] += rest[1] if rest[0] else 0
+            self.held.append((sequence, rollout))
+        elif kind != "release":
+            call: Any = f"{key[0].hex()}:{key[1]}" if kind == "claim" else rest[0]
+            if call not in self.unknown.setdefault(rollout, set()):
+                self.unknown[rollout].add(call)
+                self.count(rollout, "refused")
+                self.absent.setdefault(rollout, set()).add(call)
+
     def clear(self, rollout: str, request: str, sequence: int) -> tuple[int, int, int]:
         if (rollout, request) in self.tokens:
             return Outcome.DUPLICATE, self.tokens[rollout, request], -1
@@ -126,7 +143,16 @@ class Plain:
             self.held.append((sequence, rollout))
         for key in [key for key, held in self.lost.items() if held == rollout]:
             del self.lost[key]
-        for kept in (self.exchanges, self.reasons, self.conflicts, self.absent, self.marked, self.merged, self.issued):
+        for kept in (
+            self.exchanges,
+            self.reasons,
+            self.conflicts,
+            self.absent,
+            self.marked,
+            self.merged,
+            self.issued,
+            self.unknown,
+        ):
             kept.pop(rollout, None)
         return Outcome.APPLIED, self.generation[rollout], -1
 

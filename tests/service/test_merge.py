@@ -177,6 +177,7 @@ async def test_work_of_a_cleared_generation_is_fenced_and_never_shows() -> None:
         assert await bench.service.quiesce("r", 0.0) is True
         assert await client.commit("r", "late", held, generation=0) == [Result(Outcome.FENCED, 0)]
         assert await client.batch([client.claim_row("r", 0)]) == [Result(Outcome.FENCED, 0)]
-        assert await client.batch([client.claim_row("r", 9)]) == [Result(Outcome.UNKNOWN_GENERATION, 9)]
         assert merged_calls(await bench.service.merge("r")) == []
         assert (await bench.service.merge("r")).reasons is None
+        assert await client.batch([client.claim_row("r", 9)]) == [Result(Outcome.UNKNOWN_GENERATION, 9)]
+        assert (await bench.service.merge("r")).reasons == {"refused": 1}
