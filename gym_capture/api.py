@@ -10,7 +10,7 @@ from typing import Any
 from gym_capture.client.client import CaptureClient
 from gym_capture.config import CaptureConfig, CaptureSettings, RayConfig, load_config
 from gym_capture.directory.locate import owner_of
-from gym_capture.errors import OwnerNotFound
+from gym_capture.errors import OwnerNotFound, RayUnavailable
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.reach.disabled import disabled_client
 from gym_capture.reach.locators import find_actor, named_actors, ray_is_initialised
@@ -69,20 +69,27 @@ def initialise_ray(config: RayConfig) -> None:
     """Connect this process to Ray as the configuration says, unless it is connected already.
 
     `local` starts an embedded Ray with this process; anything else joins the cluster that is there.
+
+    Raises:
+        RayUnavailable: that did not come to pass.
     """
     import ray
 
     if ray.is_initialized():
         return
-    if config.address == "local":
-        ray.init(
-            address="local",
-            num_cpus=config.num_cpus,
-            runtime_env=config.runtime_env or None,
-            include_dashboard=False,
-        )
-    else:
-        ray.init(address=config.address, runtime_env=config.runtime_env or None)
+    runtime_env = config.runtime_env or None
+    try:
+        if config.address == "local":
+            ray.init(address="local", num_cpus=config.num_cpus, runtime_env=runtime_env, include_dashboard=False)
+        else:
+            ray.init(address=config.address, runtime_env=runtime_env)
+    except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and plain Exception alike
+        where = "an embedded Ray did not start" if config.address == "local" else f"no Ray answered at {config.address}"
+        told = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RayUnavailable(
+            f"{where} ({told}). Nothing was captured or changed; see that `ray status` works from this machine and "
+            "correct ray.address, or free memory and processors where Ray is to start, then run again."
+        ) from error
 
 
 def connect(

@@ -127,6 +127,10 @@ class MissingExtra(GymCaptureError, ImportError):
     """An optional part of the package is used whose extra is not installed; the message has the command."""
 
 
+class RayUnavailable(GymCaptureError):
+    """Ray could not be started, or the cluster could not be joined."""
+
+
 class WorkersUnavailable(GymCaptureError):
     """The collector's worker processes die as they start, so nothing can be rolled out."""
 

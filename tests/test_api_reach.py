@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from gym_capture.actor.exits import Exits
+from gym_capture.api import initialise_ray
 from gym_capture.client.host import CoreHost
 from gym_capture.client.options import ClientOptions
+from gym_capture.config import RayConfig
 from gym_capture.errors import (
     ClientClosed,
     DirectoryHeld,
@@ -19,6 +21,7 @@ from gym_capture.errors import (
     MissingRunMarker,
     OwnerNotFound,
     OwnerUnavailable,
+    RayUnavailable,
 )
 from gym_capture.model.endpoint import Endpoint
 from gym_capture.reach.auto_transport import AutoTransport
@@ -218,3 +221,26 @@ async def test_work_in_the_owners_thread_is_awaited_and_cancelled_from_another_l
     waiting.cancel()
     assert await asyncio.to_thread(ended.wait, 10.0)
     thread.stop()
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "told"),
+    [
+        ("local", Exception("The current node timed out during startup.\nmore"), "an embedded Ray did not start"),
+        ("10.0.0.1:6379", ConnectionError("Failed to connect to Ray cluster"), "no Ray answered at 10.0.0.1:6379"),
+    ],
+)
+def test_a_ray_that_does_not_come_up_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, address: str, error: Exception, told: str
+) -> None:
+    import ray
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(RayUnavailable, match=told) as raised:
+        initialise_ray(RayConfig(address=address))
+    assert str(error).partition("\n")[0] in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -45,6 +45,17 @@ FLUSH_AT_ONCE_S = 5.0
 """How long what was captured may take to reach the disk at the end; the shorter one after a second stop."""
 
 
+class _CutAnswers(logging.Filter):
+    """Answers that break off are told here, with their cause; uvicorn's line about each adds nothing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line of uvicorn's is to be seen."""
+        return not str(record.msg).startswith("ASGI callable returned without completing response")
+
+
+_cut_answers = _CutAnswers()
+
+
 class ProxyServer:
     """One listening socket and the requests that came in by it.
 
@@ -87,6 +98,7 @@ class ProxyServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(self._drain_s + UNWIND_S) + 1,
         )
+        logging.getLogger("uvicorn.error").addFilter(_cut_answers)
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
 

@@ -97,6 +97,8 @@ def parse_upstream(url: str) -> Upstream:
     base_path = parts.path.rstrip("/")
     if not _PATH.fullmatch(base_path):
         raise _wrong(url, "its path has characters that have to be percent-encoded")
+    if base_path.endswith("/v1"):
+        raise _wrong(url, "it ends in /v1, which every call's path brings along")
     scheme = parts.scheme.lower()
     return Upstream(scheme, parts.hostname.lower(), port or DEFAULT_PORTS[scheme], base_path)
 

@@ -259,7 +259,7 @@ class ClientCore:
         if self.presence.ended is not None:
             self._answer_all()
             return
-        if isinstance(error, REFUSALS):
+        if isinstance(error, REFUSALS) and not self.presence.stopped:
             self._log.warn("refused-link", "the capture owner cannot be used: %s", error)
         if self.presence.refused:
             self.requests.refuse()

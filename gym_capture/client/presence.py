@@ -25,6 +25,7 @@ class Presence:
             that is away.
         trouble: why it could not be reached last.
         ended: why it never will be again.
+        stopped: a caller of this process has ended it, so its absence is no news.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -34,6 +35,7 @@ class Presence:
         self.unanswered_since: float | None = None
         self.trouble: GymCaptureError | None = None
         self.ended: GymCaptureError | None = None
+        self.stopped = False
         self._refusals = 0
 
     def lost(self, now: float) -> None:
@@ -50,6 +52,7 @@ class Presence:
     def welcomed(self) -> None:
         """It accepted the link."""
         self.ready = True
+        self.stopped = False
         self._refusals = 0
 
     def works(self) -> None:

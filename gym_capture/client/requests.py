@@ -13,7 +13,7 @@ from gym_capture.client.outbox import Entry, Outbox
 from gym_capture.client.presence import Presence
 from gym_capture.client.unsettled import Unsettled
 from gym_capture.errors import GymCaptureError, OwnerUnavailable, Superseded, from_wire
-from gym_capture.model.messages import Call, Cancel, FromClient, Quiesce
+from gym_capture.model.messages import Call, Cancel, FromClient, Quiesce, Stop
 from gym_capture.model.rows import Result
 
 _GRACE_S = 1.0
@@ -96,6 +96,8 @@ class Requests:
         """The owner's answer to a request."""
         ask = self._asked.get(number)
         if ask is not None:
+            if type(ask.request) is Stop:
+                self._presence.stopped = True
             self._end(ask)
             self._finish(ask, (value, body))
 

@@ -542,6 +542,8 @@ async def test_websockets_are_declined_and_lifespans_answered() -> None:
         ("http://x:0", "port 0"),
         ("http://x/?a=1", "no query"),
         ("http://x/#a", "no query"),
+        ("http://x/v1", "ends in /v1"),
+        ("http://x/api/v1/", "ends in /v1"),
         ("http://x/a b", "percent-encoded"),
         ("http://exa mple/", "characters that a host cannot have"),
         ("", "does not begin with http"),

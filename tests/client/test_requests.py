@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gym_capture.client.client import CaptureClient
-from gym_capture.errors import InvalidRolloutId, OwnerUnavailable
+from gym_capture.errors import InvalidRolloutId, OwnerNotFound, OwnerUnavailable
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.messages import Merge, Quiesce, ReadParts
@@ -353,6 +353,26 @@ def test_stop_is_answered() -> None:
             owner.go_away()
             with pytest.raises(OwnerUnavailable):
                 await made.client.stop(timeout_s=1.0)
+
+    run_virtual(scenario())
+
+
+def test_that_an_owner_is_gone_is_no_news_to_the_process_that_stopped_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        owner = FakeOwner()
+        async with harness(owner) as made:
+            await made.client.stop()
+            owner.away = OwnerNotFound("there is no owner")
+            owner.cut()
+            await asyncio.sleep(60.0)
+            assert not [record for record in caplog.records if "cannot be used" in record.message]
+            # Another one comes, and goes without having been asked to.
+            owner.come_back()
+            await asyncio.sleep(60.0)
+            owner.away = OwnerNotFound("there is no owner")
+            owner.cut()
+            await asyncio.sleep(60.0)
+            assert [record for record in caplog.records if "cannot be used" in record.message]
 
     run_virtual(scenario())
 
