@@ -4,10 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_capture.recording.fragments import Fragments, Growth
+from gym_capture.recording.fragments import OBJECT_BYTES, Fragments, Growth
 
 _NOT_OF_THE_COMPLETION = frozenset({"choices", "object", "created", "obfuscation"})
 """Keys of a chunk that the completion does not take over as they are."""
+
+
+class _ToolCall:
+    """One tool call, with the id that it was last given."""
+
+    __slots__ = ("call_id", "fields", "index")
+
+    def __init__(self, index: int, growth: Growth) -> None:
+        self.index = index
+        self.call_id: str | None = None
+        self.fields = Fragments(growth)
+
+    def merge(self, piece: dict[str, Any]) -> None:
+        call_id = piece.get("id")
+        again = self.call_id is not None and call_id == self.call_id
+        if type(call_id) is str and call_id:
+            self.call_id = call_id
+        for key, value in piece.items():
+            if key == "function" and again and type(value) is dict:
+                value = self._unrepeated(value)
+            if key != "index":
+                self.fields.add(key, value)
+
+    def _unrepeated(self, function: dict[str, Any]) -> dict[str, Any]:
+        """Some servers repeat the head of a call, its id and its name, with every piece; a name alone is a piece."""
+        held = self.fields.object("function")
+        name = function.get("name")
+        if held is None or type(name) is not str or not held.is_text("name", name):
+            return function
+        return {key: value for key, value in function.items() if key != "name"}
 
 
 class _ToolCalls:
@@ -15,8 +45,10 @@ class _ToolCalls:
 
     def __init__(self, growth: Growth) -> None:
         self._growth = growth
-        self._calls: list[tuple[int, Fragments]] = []
-        self._by_index: dict[int, Fragments] = {}
+        self._calls: list[_ToolCall] = []
+        self._by_index: dict[int, _ToolCall] = {}
+        self._index_of_id: dict[str, int] = {}
+        self._next_index = 0
 
     def merge(self, pieces: list[Any]) -> None:
         for position, piece in enumerate(pieces):
@@ -24,36 +56,35 @@ class _ToolCalls:
                 self._growth.odd = True
                 continue
             call = self._call_of(piece, position)
-            if call is not None:
-                for key, value in piece.items():
-                    if key != "index":
-                        call.add(key, value)
+            if call is None:
+                continue
+            call.merge(piece)
+            if call.call_id is not None:
+                self._index_of_id.setdefault(call.call_id, call.index)
 
     def value(self) -> list[dict[str, Any]]:
-        return [call.value() for _, call in sorted(self._calls, key=lambda entry: entry[0])]
+        return [call.fields.value() for call in sorted(self._calls, key=lambda call: call.index)]
 
-    def _call_of(self, piece: dict[str, Any], position: int) -> Fragments | None:
+    def _call_of(self, piece: dict[str, Any], position: int) -> _ToolCall | None:
         index = piece.get("index")
         call_id = piece.get("id")
         if type(index) is not int:
             index = self._index_without(call_id, position)
         call = self._by_index.get(index)
-        if call is None or (_begins_a_call(piece) and call.get("id") not in (None, "", call_id)):
-            if not self._growth.spend(2):
+        if call is None or (_begins_a_call(piece) and call.call_id not in (None, call_id)):
+            if not self._growth.spend(2 * OBJECT_BYTES):
                 return None
-            call = self._by_index[index] = Fragments(self._growth)
-            self._calls.append((index, call))
+            call = self._by_index[index] = _ToolCall(index, self._growth)
+            self._calls.append(call)
+            self._next_index = max(self._next_index, index + 1)
         return call
 
     def _index_without(self, call_id: Any, position: int) -> int:
         if not self._calls:
             return position
         if not isinstance(call_id, str) or not call_id:
-            return self._calls[-1][0]
-        for index, call in self._calls:
-            if call.get("id") == call_id:
-                return index
-        return max(index for index, _ in self._calls) + 1
+            return self._calls[-1].index
+        return self._index_of_id.get(call_id, self._next_index)
 
 
 def _begins_a_call(piece: dict[str, Any]) -> bool:
@@ -177,7 +208,7 @@ class ChatStream:
             index = position
         held = self._choices.get(index)
         if held is None:
-            if not self._growth.spend(60):
+            if not self._growth.spend(2 * OBJECT_BYTES):
                 return
             held = self._choices[index] = _Choice(index, self._growth)
         if not self.first_token_seen:

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 import msgspec
 
-from gym_capture.model.json_text import parse_json
+from gym_capture.model.json_text import parse_integer
 
 MAX_DEPTH = 200
 """Deepest nesting of an event: encoders and readers further on give up not far beyond."""
 
+_CONTAINERS = (dict, list)
 _decode = msgspec.json.Decoder().decode
 
 
 def event_object(data: bytes) -> dict[str, Any] | None:
     """The object in an event's data, also where the JSON standard refuses it (NaN, lone surrogates, long integers).
 
+    A number that no float holds (1e400) comes back as its text.
+
     Returns:
         The object; None for anything else: other values, text that is no JSON or no UTF-8, nesting over `MAX_DEPTH`.
     """
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _too_deep(data):
-        return None
     try:
         value = _decode(data)
     except (msgspec.MsgspecError, RecursionError):
         value = _nonstandard(data)
-    return value if type(value) is dict else None
+    if type(value) is not dict:
+        return None
+    return None if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _too_deep(value) else value
 
 
 def _nonstandard(data: bytes) -> Any:
@@ -35,29 +41,22 @@ def _nonstandard(data: bytes) -> Any:
         # Anything but an opening brace (a byte order mark, NULs) would let the parser guess at another encoding.
         if not text.lstrip(" \t\r\n").startswith("{") or "\0" in text:
             return None
-        return parse_json(data)
+        return json.loads(text, parse_int=parse_integer, parse_float=_parse_float)
     except (ValueError, RecursionError):
         return None
 
 
-def _too_deep(data: bytes) -> bool:
-    """Whether brackets outside of strings nest deeper than `MAX_DEPTH`; malformed text may be called either."""
-    depth = 0
-    in_string = escaped = False
-    for byte in data:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in b"{[":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif byte in b"}]":
-            depth -= 1
-    return False
+def _parse_float(text: str) -> float | str:
+    value = float(text)
+    return value if isfinite(value) else text
+
+
+def _too_deep(value: dict[str, Any]) -> bool:
+    """Whether a value nests deeper than `MAX_DEPTH`; level by level, as a stack of calls is what is to be spared."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner = chain.from_iterable(held.values() if type(held) is dict else held for held in level)
+        level = [held for held in inner if type(held) in _CONTAINERS]
+        if not level:
+            return False
+    return True

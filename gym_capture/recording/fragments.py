@@ -11,6 +11,16 @@ _DEEPEST = 16
 _WHOLE = frozenset({"id", "type", "role", "format"})
 """Strings that providers repeat whole, never in pieces."""
 
+# What a growing response counts for, in bytes: what these take in memory, beside the text in them.
+OBJECT_BYTES = 250
+_FIELD_BYTES = 40
+_TEXT_BYTES = 100
+_ENTRY_BYTES = 12
+_CONTAINER_BYTES = 12
+_KEY_BYTES = 10
+_PLACE_BYTES = 4
+"""Those of values that come whole are a quarter of what they take: text has braces and commas, too."""
+
 
 class Growth:
     """How much the values of one response have grown, in bytes, and what happened to them.
@@ -39,15 +49,20 @@ class Growth:
 
 
 def size_of(value: Any) -> int:
-    """About how long a value's JSON text is, in bytes."""
+    """About how long a value's JSON text is, in bytes, and a part of what it takes in memory beyond that."""
     kind = type(value)
     if kind is str:
         return len(value) + 2
     if kind is dict or kind is list:
+        if not value:
+            return 2 + _CONTAINER_BYTES
         try:
-            return len(msgspec.json.encode(value))
+            text = msgspec.json.encode(value)
         except (msgspec.MsgspecError, ValueError):
-            return len(json.dumps(value))
+            text = json.dumps(value).encode("ascii")
+        containers = text.count(b"{") + text.count(b"[")
+        places = text.count(b",")
+        return len(text) + containers * _CONTAINER_BYTES + places * _PLACE_BYTES + text.count(b":") * _KEY_BYTES
     return 8
 
 
@@ -66,6 +81,10 @@ class Text:
             encoded = piece.encode("utf-8", "surrogatepass")
         if growth.spend(len(encoded)):
             self._utf8 += encoded
+
+    def equals(self, text: str) -> bool:
+        """Whether it is this text; costs no more than that is long."""
+        return len(self._utf8) <= 4 * len(text) and self._utf8 == text.encode("utf-8", "surrogatepass")
 
     def value(self) -> str:
         return self._utf8.decode("utf-8", "surrogatepass")
@@ -87,13 +106,13 @@ class Listing:
         for item in items:
             if self._joins and self._depth < _DEEPEST and type(item) is dict and type(item.get("index")) is int:
                 self._merge_indexed(item["index"], item)
-            elif self._growth.spend(size_of(item) + 1):
+            elif self._growth.spend(size_of(item) + _ENTRY_BYTES):
                 self._entries.append(item)
 
     def _merge_indexed(self, index: int, item: dict[str, Any]) -> None:
         entry = self._by_index.get(index)
         if entry is None:
-            if not self._growth.spend(2):
+            if not self._growth.spend(OBJECT_BYTES):
                 return
             entry = self._by_index[index] = Fragments(self._growth, depth=self._depth + 1)
             self._entries.append(entry)
@@ -132,8 +151,7 @@ class Fragments:
             if key not in self._fields:
                 self.put(key, None)
         elif kind is str and self._joins and key not in _WHOLE:
-            if key != "name" or self.get(key) != value:  # some servers repeat the name whole
-                self.append_text(key, value)
+            self.append_text(key, value)
         elif kind is dict and self._depth < _DEEPEST:
             self._merge_object(key, value)
         elif kind is list:
@@ -152,7 +170,7 @@ class Fragments:
         if key in fields:
             growth = size_of(value) - (size_of(held) if not isinstance(held, (Text, Listing, Fragments)) else 0)
         else:
-            growth = len(key) + 4 + size_of(value)
+            growth = len(key) + _FIELD_BYTES + size_of(value)
         if self._growth.spend(growth if growth > 0 else 0):
             fields[key] = value
 
@@ -165,7 +183,7 @@ class Fragments:
         if held is not None and type(held) is not str:
             self._growth.odd = True
             return
-        if held is None and not self._growth.spend(len(key) + 6):
+        if held is None and not self._growth.spend(len(key) + _TEXT_BYTES):
             return
         text = self._fields[key] = Text(held or "")
         text.append(piece, self._growth)
@@ -177,7 +195,7 @@ class Fragments:
             if held is not None and type(held) is not list:
                 self._growth.odd = True
                 return
-            if not self._growth.spend(len(key) + 6):
+            if not self._growth.spend(len(key) + OBJECT_BYTES):
                 return
             begun, held = held, Listing(self._growth, self._joins, self._depth)
             self._fields[key] = held
@@ -191,10 +209,20 @@ class Fragments:
             if held is not None:
                 self._growth.odd = True
                 return
-            if not self._growth.spend(len(key) + 6):
+            if not self._growth.spend(len(key) + OBJECT_BYTES):
                 return
             held = self._fields[key] = Fragments(self._growth, self._joins, self._depth + 1)
         held.merge(value)
+
+    def is_text(self, key: str, text: str) -> bool:
+        """Whether a field is this text so far; costs no more than that is long."""
+        held = self._fields.get(key)
+        return held.equals(text) if type(held) is Text else held == text
+
+    def object(self, key: str) -> Fragments | None:
+        """A field that is an object in pieces."""
+        held = self._fields.get(key)
+        return held if type(held) is Fragments else None
 
     def get(self, key: str) -> Any:
         """A field as it is so far; None when it is absent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gym_capture.model.json_values import parse_standard
-from gym_capture.recording.fragments import Fragments, Growth, Text
+from gym_capture.recording.fragments import OBJECT_BYTES, Fragments, Growth, Text
 
 _APPENDED = {"text_delta": "text", "thinking_delta": "thinking"}
 _TYPE_OF = {"citations_delta": "text", "input_json_delta": "tool_use", "signature_delta": "thinking"}
@@ -90,6 +90,7 @@ class MessagesStream:
         self._message = Fragments(growth, joins=False)
         self._usage: Fragments | None = None
         self._blocks: dict[int, _Block] = {}
+        self._next_index = 0
         self._begun = False
 
     def take(self, payload: dict[str, Any], name: bytes) -> bool:
@@ -151,7 +152,7 @@ class MessagesStream:
         index = payload.get("index")
         block = payload.get("content_block")
         if type(index) is not int:
-            index = max(self._blocks, default=-1) + 1
+            index = self._next_index
         if type(block) is dict and not self.first_token_seen:
             self.first_token_seen = True
         understood = self._begun
@@ -161,8 +162,9 @@ class MessagesStream:
         if type(block) is not dict:
             return False
         self._begun = True
-        if self._growth.spend(2):
+        if self._growth.spend(2 * OBJECT_BYTES):
             self._blocks[index] = _Block(block, self._growth)
+            self._next_index = max(self._next_index, index + 1)
         return True
 
     def _take_delta(self, payload: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_capture.recording.fragments import Fragments, Growth, size_of
+from gym_capture.recording.fragments import OBJECT_BYTES, Fragments, Growth, size_of
 
 _FINAL = {"response.completed": "complete", "response.incomplete": "incomplete", "response.failed": "error"}
 _IN_PARTS = {
@@ -46,7 +46,7 @@ class _Item:
     def put_part(self, field: str, index: int, part: Any) -> None:
         if type(part) is not dict:
             self._growth.odd = True
-        elif self._growth.spend(2):
+        elif self._growth.spend(OBJECT_BYTES):
             held = self._parts.setdefault(field, {})[index] = Fragments(self._growth)
             for key, value in part.items():
                 held.put(key, value)
@@ -152,7 +152,7 @@ class ResponsesStream:
         if type(index) is not int or type(item) is not dict:
             return False
         self.first_token_seen = True
-        if self._growth.spend(2):
+        if self._growth.spend(2 * OBJECT_BYTES):
             held = self._items[index] = _Item(item, self._growth)
             held.done = done
         return True

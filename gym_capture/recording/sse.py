@@ -24,20 +24,16 @@ class Event(NamedTuple):
 
     Fields: its `name` (b"" when it has none); its `data`, lines joined by LF (None when it had no field of the
     standard at all, or was `too_long`); the offsets of its first field and of the byte after it in the bytes that were
-    fed last (`start` is 0 when it began in earlier ones); its raw `lines`; whether it was `too_long` to be kept.
+    fed last (`start` is 0 when it began in earlier ones); its own bytes, `raw` (their beginning when it was too long);
+    whether it was `too_long` to be kept.
     """
 
     name: bytes
     data: bytes | None
     start: int
     end: int
-    lines: list[bytes]
+    raw: bytes
     too_long: bool
-
-    @property
-    def raw(self) -> bytes:
-        """The event's own bytes (their beginning when it was too long)."""
-        return b"".join(self.lines)
 
 
 class EventParser:
@@ -66,9 +62,9 @@ class EventParser:
             self._after_cr = False
             if data[0] == 0x0A:
                 offset = 1
-                if self._lines:
-                    self._lines.append(b"\n")
-        if not self._lines and not self._partial:
+                if self._raw:
+                    self._raw += b"\n"
+        if not self._raw and not self._partial:
             size = len(data)
             while offset < size:
                 found = _LF_EVENT(data, offset)
@@ -82,7 +78,7 @@ class EventParser:
                 self._first_line = False
                 name, payload = found.groups()
                 # As `Event(…)`, without the call of its constructor.
-                yield _new(Event, (name or b"", payload, offset, end, [found[0]], False))
+                yield _new(Event, (name or b"", payload, offset, end, found[0], False))
                 offset = end
             if offset == size:
                 return
@@ -105,7 +101,7 @@ class EventParser:
                 content = content.removeprefix(_BYTE_ORDER_MARK)
             if content:
                 event = self._take_line(line, content, begin, base, offset)
-            elif self._lines:
+            elif self._raw:
                 event = self._dispatch(line, base, offset)
             else:
                 continue
@@ -122,12 +118,13 @@ class EventParser:
             closing = self._take_line(line, content, self._fed, self._fed, 0) if content else None
             if closing is not None:
                 return closing
-        return self._event(self._fed, 0) if self._lines else None
+        return self._event(self._fed, 0) if self._raw else None
 
     def _clear(self) -> None:
         self._name = b""
-        self._data: list[bytes] = []
-        self._lines: list[bytes] = []
+        # All lines of an event in one buffer, as each of them may be short.
+        self._data: bytearray | None = None
+        self._raw = bytearray()
         self._known = False
         self._size = 0
         self._too_long = False
@@ -156,28 +153,32 @@ class EventParser:
         else:
             field, _, value = content.partition(b":")
             value = value.removeprefix(b" ")
-        lines = self._lines
-        if not field and not lines:
+        raw = self._raw
+        if not field and not raw:
             return None  # a comment between events
-        if not lines:
+        if not raw:
             self._start = begin
         if self._too_long:
             return None
         self._size += len(content)
         if self._size > self._limit:
-            lines.append(line[: self._limit + 1])
+            raw += line[: self._limit + 1]
             self._too_long = True
-            self._data.clear()
+            self._data = None
             if field in _FIELDS:
                 self._known = True
             return None
-        lines.append(line)
+        raw += line
         if field == b"data":
             closing = self._closing_data
-            if closing is not None and not self._data and value.lstrip().startswith(closing):
-                self._data.append(closing)
+            if self._data is not None:
+                self._data += b"\n"
+                self._data += value
+            elif closing is not None and value.lstrip().startswith(closing):
+                self._data = bytearray(closing)
                 return self._dispatch(b"", base, end)
-            self._data.append(value)
+            else:
+                self._data = bytearray(value)
         elif field == b"event":
             self._name = value
         elif field not in _FIELDS:
@@ -187,12 +188,11 @@ class EventParser:
 
     def _dispatch(self, line: bytes, base: int, end: int) -> Event | None:
         """The event under way, which a blank line ended; None when it has no data and so is none."""
-        self._lines.append(line)
-        event = self._event(base, end) if self._data or not self._known or self._too_long else None
+        self._raw += line
+        event = self._event(base, end) if self._data is not None or not self._known or self._too_long else None
         self._clear()
         return event
 
     def _event(self, base: int, end: int) -> Event:
-        data = self._data
-        joined = None if not data else data[0] if len(data) == 1 else b"\n".join(data)
-        return Event(self._name, joined, max(self._start - base, 0), end, self._lines, self._too_long)
+        data = None if self._data is None else bytes(self._data)
+        return Event(self._name, data, max(self._start - base, 0), end, bytes(self._raw), self._too_long)

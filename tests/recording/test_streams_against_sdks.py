@@ -337,3 +337,28 @@ def test_errors_that_the_sdks_raise_are_recorded_as_errors(openai_end: OpenAIEnd
         anthropic_end.message(messages_body)
     seen = see("messages", messages_body)
     assert (seen.terminal, seen.error, seen.raw) == ("error", {"type": "error", "error": busy}, messages_body)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "name"),
+    [
+        ([{"id": "c1", "name": "go"}, {"name": "go"}], "gogo"),
+        ([{"id": "c1", "name": "go"}, {"id": None, "name": "go"}, {"name": "es"}], "gogoes"),
+        ([{"id": "c1", "name": ""}, {"name": "a"}, {"name": "a"}], "aa"),
+    ],
+)
+def test_a_name_whose_pieces_are_alike_is_joined_as_the_sdk_joins_it(pieces: list[dict[str, Any]], name: str) -> None:
+    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+
+    body = b""
+    for number, piece in enumerate(pieces):
+        function = {"name": piece["name"], "arguments": "{}" if number == 0 else ""}
+        identity = {"id": piece["id"], "type": "function"} if piece.get("id") else {}
+        body += event(chunk({"tool_calls": [{"index": 0, **identity, "function": function}]}))
+    body += event(chunk({}, "tool_calls")) + DONE
+    theirs = OpenAIEnd().chat(body)["choices"][0]["message"]["tool_calls"][0]
+    ours = see("chat", body).response["choices"][0]["message"]["tool_calls"][0]
+    assert (ours["id"], ours["function"]["name"], ours["function"]["arguments"]) == ("c1", name, "{}")
+    assert (theirs["id"], theirs["function"]["name"], theirs["function"]["arguments"]) == ("c1", name, "{}")
