@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from gym_capture.asgi.messages import App, Message, Receive, Scope, Send
 from gym_capture.asgi.redirect import Redirects
 from gym_capture.model.error_category import error_category_for_exception
-from gym_capture.recording.captured_call import CapturedCall
+from gym_capture.recording.captured_call import UNOBSERVED, CapturedCall
 from gym_capture.recording.recorder import CATEGORIES
 
 logger = logging.getLogger("gym_capture.asgi")
 
-UNOBSERVED = "unobserved"
-"""The reason that marks a rollout when a request of it may have called a model in a way that is not recorded."""
-
 _NO_SUCH_CALL = (404, 405)
+
+_LEFT = {"ClientDisconnect", "ClientDisconnected", "BrokenResourceError", "ClosedResourceError"}
+"""How servers and frameworks name a client that left where it is no OSError: Starlette's, uvicorn's, AnyIO's."""
 
 
 class ObservedRequest:
@@ -96,8 +96,8 @@ class ObservedRequest:
     async def _forward(self, message: Message) -> None:
         try:
             await self._send_on(message)
-        except Exception:
-            self._gone = True
+        except Exception as error:
+            self._gone = self._gone or _says_that_the_client_left(error)
             raise
 
     # -- the response -------------------------------------------------------------------------------------------
@@ -157,6 +157,11 @@ class ObservedRequest:
             await call.commit()
         else:
             await call.release("" if self._status in _NO_SUCH_CALL else UNOBSERVED)
+
+
+def _says_that_the_client_left(error: Exception) -> bool:
+    """Whether a server, or a middleware around this one, cannot send; what else it raises is the app's error."""
+    return isinstance(error, OSError) or any(kind.__name__ in _LEFT for kind in type(error).__mro__)
 
 
 def cause_of(error: BaseException) -> str:

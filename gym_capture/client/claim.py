@@ -62,6 +62,8 @@ class ClaimHandle:
         self._model_call_id = model_call_id
         self._snapshot: Snapshot | None = None
         self._reason: str | None = None
+        self._mark = ""
+        self._counted = False
         self._started_at = 0.0
         self._started = 0.0
         self._first_token_ms: float | None = None
@@ -143,11 +145,20 @@ class ClaimHandle:
         Raises:
             ValueError: a reason of another form, or one that only the owner gives (`lost`, `damaged`, `unaccounted`).
         """
-        if _REASON.fullmatch(reason) is None:
-            raise ValueError(f"reason {reason[:80]!r}: give at most 64 letters, digits or '_'")
-        if reason in OWNERS_REASONS:
-            raise ValueError(f"reason {reason!r} is what the owner itself says; give another word")
-        self._reason = reason
+        self._reason = _checked(reason)
+
+    def mark(self, reason: str) -> None:
+        """Say that the exchange is not all of the call: committed, it leaves the rollout incomplete all the same.
+
+        A claim that is closed without an exchange says why by itself, and this changes nothing.
+
+        Args:
+            reason: as in `release`.
+
+        Raises:
+            ValueError: as there.
+        """
+        self._mark = _checked(reason)
 
     def _frozen(self, given: Mapping[str, Any]) -> Snapshot:
         clock = self._host.clock
@@ -167,7 +178,7 @@ class ClaimHandle:
         ticket = self._ticket
         if ticket.state is not ClaimState.NEW or ticket.leaving:
             raise RuntimeError("a claim is used once; make another with rollout.claim()")
-        counted = self._issued.add(self._model_call_id)
+        self._counted = self._issued.add(self._model_call_id)
         try:
             await self._host.perform(ticket)
         except GymCaptureError as error:
@@ -175,9 +186,7 @@ class ClaimHandle:
         except BaseException:
             # Cancelled before the claim was acknowledged: the call was never made.
             ticket.leaving = True
-            if counted:
-                self._issued.discard(self._model_call_id)
-            self._host.post(Release(ticket, ""))
+            self._host.post(self._released(""))
             raise
         self._incarnation = self._host.incarnation
         ticket.entered = True
@@ -191,16 +200,20 @@ class ClaimHandle:
         operation = self._closing(error)
         if operation is None:
             return
-        if isinstance(error, GeneratorExit):
-            # The coroutine is being destroyed and must not wait.
-            self._host.post(operation)
-            return
+        beside = self._claimed_beside(operation)
         try:
+            if isinstance(error, GeneratorExit):
+                # The coroutine is being destroyed and must not wait.
+                self._host.post(operation)
+                return
             self._committed = await self._host.perform(operation)
         except GymCaptureError as error:
             value = CallOutcome.RELEASED if isinstance(operation, Release) else CallOutcome.DROPPED
             self._committed = Committed(value, self._ticket.generation)
             logger.warning("an exchange of rollout %s is lost: %s", self._ticket.rollout, error)
+        finally:
+            if beside is not None:
+                self._host.post(Release(beside, self._mark))
 
     def detach(self, cause: str = "cancelled") -> None:
         """Leave the claim at once, without waiting: what is known of the call is committed in the background.
@@ -223,11 +236,14 @@ class ClaimHandle:
         if not self._begins_to_leave():
             return
         if self._reason is not None:
-            self._detached = Release(ticket, self._reason)
+            self._detached = self._released(self._reason)
         else:
             snapshot = self._snapshot or self._failed(cause)
             self._detached = Commit(ticket.rollout, ticket.generation, snapshot, ticket, impatient=True)
+        beside = self._claimed_beside(self._detached)
         self._host.post(self._detached)
+        if beside is not None:
+            self._host.post(Release(beside, self._mark))
 
     def _closing(self, error: BaseException | None) -> Commit | Release | None:
         """What closes the claim, given how the block was left."""
@@ -236,7 +252,7 @@ class ClaimHandle:
             return None
         snapshot = self._snapshot
         if self._reason is not None:
-            return Release(ticket, self._reason)
+            return self._released(self._reason)
         if snapshot is None:
             destroyed = isinstance(error, GeneratorExit)
             if error is None or (destroyed and self._fields.get("response") is None):
@@ -245,6 +261,24 @@ class ClaimHandle:
             snapshot = self._failed(category)
         impatient = error is not None and not isinstance(error, Exception)
         return Commit(ticket.rollout, ticket.generation, snapshot, ticket, impatient=impatient)
+
+    def _released(self, reason: str) -> Release:
+        if not reason and self._counted:
+            self._issued.discard(self._model_call_id)
+        return Release(self._ticket, reason)
+
+    def _claimed_beside(self, operation: Commit | Release) -> Ticket | None:
+        """A further claim on the same call, handed in before its commit so that no quiescence falls between the two.
+
+        Released with a reason it marks the rollout, and both are one call to whoever counts.
+        """
+        if not self._mark or isinstance(operation, Release):
+            return None
+        ticket = self._ticket
+        beside = Ticket(ticket.rollout, ticket.model_call_id, ticket.generation)
+        beside.leaving = True
+        self._host.post(beside)
+        return beside
 
     def _begins_to_leave(self) -> bool:
         """Whether this is what closes the claim: once, after it was entered, in the process that entered it."""
@@ -268,6 +302,14 @@ class ClaimHandle:
         ticket.leaving = True
         if self._incarnation is self._host.incarnation:
             self._host.post(Release(ticket, RELEASED))
+
+
+def _checked(reason: str) -> str:
+    if _REASON.fullmatch(reason) is None:
+        raise ValueError(f"reason {reason[:80]!r}: give at most 64 letters, digits or '_'")
+    if reason in OWNERS_REASONS:
+        raise ValueError(f"reason {reason!r} is what the owner itself says; give another word")
+    return reason
 
 
 class BlockingClaim(ClaimHandle):

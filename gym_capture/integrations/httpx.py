@@ -6,7 +6,7 @@ in this process. Requests and responses pass unchanged; what completes a respons
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gym_capture.errors import MissingExtra
 from gym_capture.integrations.counted_sending import CountedSending
@@ -29,15 +29,18 @@ except ImportError as error:
 
 
 class AsyncCaptureTransport(httpx.AsyncBaseTransport):
-    """Captures each POST to `…/chat/completions`, `…/v1/responses` and `…/v1/messages`; anything else just passes.
+    """Captures each POST to `…/chat/completions`, `…/responses` and `…/v1/messages`.
 
-    A call is claimed before it is sent. One that an SDK tries again is another call.
+    A call is claimed before it is sent. One that an SDK tries again is another call; one that is redirected is none.
+    Any other POST may have called a model: unless it answers 404 or 405, or is known to call none, the rollout is
+    incomplete (`unobserved`). Other methods just pass.
 
     Args:
         rollout: whose calls these are: a handle, or a function that gives the handle of the moment (None: not
-            captured).
+            captured; where it raises, the request passes uncaptured, and the log says so).
         inner: what sends; None: the library's own.
         model_ref: what the calls name as their model server, `{type, name}`.
+        non_generating: further requests that call no model, as in `CaptureMiddleware`: `/v1/embeddings` say.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class AsyncCaptureTransport(httpx.AsyncBaseTransport):
         inner: httpx.AsyncBaseTransport | None = None,
         *,
         model_ref: Mapping[str, str] | None = None,
+        non_generating: Sequence[str] = (),
     ) -> None:
-        self._observer = Observer(rollout, model_ref)
+        self._observer = Observer(rollout, model_ref, non_generating)
         self._inner = inner if inner is not None else httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -56,6 +60,8 @@ class AsyncCaptureTransport(httpx.AsyncBaseTransport):
         if call is None:
             return await self._inner.handle_async_request(request)
         response: httpx.Response = await send_async(call, request, self._inner.handle_async_request)
+        if call.closed:
+            return response
         body = _AsyncBody(response.stream, call, is_streamed(response))
         return httpx.Response(
             response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions
@@ -70,7 +76,7 @@ class CaptureTransport(httpx.BaseTransport):
     """`AsyncCaptureTransport` for `httpx.Client`.
 
     Args:
-        rollout, inner, model_ref: as there; the handle may be a blocking one.
+        rollout, inner, model_ref, non_generating: as there; the handle may be a blocking one.
     """
 
     def __init__(
@@ -79,8 +85,9 @@ class CaptureTransport(httpx.BaseTransport):
         inner: httpx.BaseTransport | None = None,
         *,
         model_ref: Mapping[str, str] | None = None,
+        non_generating: Sequence[str] = (),
     ) -> None:
-        self._observer = Observer(rollout, model_ref)
+        self._observer = Observer(rollout, model_ref, non_generating)
         self._inner = inner if inner is not None else httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -89,6 +96,8 @@ class CaptureTransport(httpx.BaseTransport):
         if call is None:
             return self._inner.handle_request(request)
         response: httpx.Response = send_blocking(call, request, self._inner.handle_request)
+        if call.closed:
+            return response
         body = _Body(response.stream, call, is_streamed(response))
         return httpx.Response(
             response.status_code, headers=response.headers.raw, stream=body, extensions=response.extensions

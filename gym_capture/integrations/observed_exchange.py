@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gym_capture.client.blocking_mode import run_blocking
 from gym_capture.client.rollout import BlockingRollout, RolloutHandle
-from gym_capture.integrations.generating_paths import dialect_of
+from gym_capture.client.trouble_log import TroubleLog
+from gym_capture.integrations.generating_paths import Unobserved, dialect_of
+from gym_capture.model.clock import SystemClock
 from gym_capture.model.error_category import error_category_for_exception
-from gym_capture.recording.captured_call import CapturedCall
+from gym_capture.recording.captured_call import UNOBSERVED, CapturedCall
 from gym_capture.recording.recorder import RecordingPolicy
 
 AnyRollout = RolloutHandle | BlockingRollout
 Rollouts = AnyRollout | Callable[[], AnyRollout | None]
 """A rollout, or what gives the one that a request belongs to (None: the request is not captured)."""
 
+logger = logging.getLogger("gym_capture.integrations")
+
 _STREAM = "text/event-stream"
+_NO_SUCH_CALL = (404, 405)
+_NEVER_SENT = {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"}
+
+_log = TroubleLog(SystemClock())
 
 
 class Observer:
@@ -25,23 +34,33 @@ class Observer:
     Args:
         rollouts: whose calls these are.
         model_ref: what the calls name as their model server, `{type, name}`.
+        non_generating: further requests that call no model.
     """
 
-    def __init__(self, rollouts: Rollouts, model_ref: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, rollouts: Rollouts, model_ref: Mapping[str, str] | None, non_generating: Sequence[str] = ()
+    ) -> None:
         self._rollouts = rollouts
         self._model_ref = model_ref
+        self._unobserved = Unobserved(non_generating)
 
     def call_of(self, request: Any) -> CapturedCall | None:
         """The call that a request of either library is, not begun yet; None for one that calls no model."""
-        dialect = dialect_of(request.method, request.url.path)
-        if dialect is None:
+        method, path = request.method, request.url.path
+        dialect = dialect_of(method, path)
+        if dialect is None and not self._unobserved.matches(method, path):
             return None
-        rollout = self._rollouts() if callable(self._rollouts) else self._rollouts
-        if rollout is None:
+        try:
+            rollout = self._rollouts() if callable(self._rollouts) else self._rollouts
+            if rollout is None:
+                return None
+            handle = rollout.handle if isinstance(rollout, BlockingRollout) else rollout
+            policy = RecordingPolicy(handle.max_exchange_bytes)
+            return CapturedCall(handle, dialect, policy, request.headers.raw, model_ref=self._model_ref)
+        except Exception as error:
+            _log.warn("uncaptured", "a request passes UNCAPTURED: its rollout cannot be told: %r", error)
+            logger.debug("the fault", exc_info=error)
             return None
-        handle = rollout.handle if isinstance(rollout, BlockingRollout) else rollout
-        policy = RecordingPolicy(handle.max_exchange_bytes)
-        return CapturedCall(handle, dialect, policy, request.headers.raw, model_ref=self._model_ref)
 
 
 class AsyncObservedBody:
@@ -121,41 +140,70 @@ class ObservedBody:
 
 
 async def send_async(call: CapturedCall, request: Any, send: Any) -> Any:
-    """Claim a request's call, then send it.
+    """Claim a request's call, then send it. Afterwards it is closed where nothing of its response is recorded.
 
     Args:
         send: what sends it, and returns the response's head.
     """
-    data = await request.aread()
+    data = await request.aread() if call.recorded else b""
     await call.begin()
     call.request_body(data)
     try:
         response = await send(request)
     except Exception as error:
-        await call.commit(not_answered(error))
+        if call.recorded:
+            await call.commit(not_answered(error))
+        else:
+            call.abandon(unobserved_after(error))
         raise
     except BaseException:
-        call.detach("cancelled")
+        _leave_at_once(call)
         raise
-    call.response_started(response.status_code, response.headers.raw)
+    _answered(call, response)
     return response
 
 
 def send_blocking(call: CapturedCall, request: Any, send: Any) -> Any:
     """`send_async` for a client without a loop."""
-    data = request.read()
+    data = request.read() if call.recorded else b""
     run_blocking(call.begin())
     call.request_body(data)
     try:
         response = send(request)
     except Exception as error:
-        run_blocking(call.commit(not_answered(error)))
+        if call.recorded:
+            run_blocking(call.commit(not_answered(error)))
+        else:
+            call.abandon(unobserved_after(error))
         raise
     except BaseException:
-        call.detach("cancelled")
+        _leave_at_once(call)
         raise
-    call.response_started(response.status_code, response.headers.raw)
+    _answered(call, response)
     return response
+
+
+def _leave_at_once(call: CapturedCall) -> None:
+    if call.recorded:
+        call.detach("cancelled")
+    else:
+        call.abandon(UNOBSERVED)
+
+
+def _answered(call: CapturedCall, response: Any) -> None:
+    """A response's head has come. What it says may be that no call was made, or not this one."""
+    status = response.status_code
+    if 300 <= status < 400 and "location" in response.headers:
+        call.abandon("")  # whoever follows it asks again, which is a request of its own
+    elif call.recorded:
+        call.response_started(status, response.headers.raw)
+    else:
+        call.abandon("" if status in _NO_SUCH_CALL else UNOBSERVED)
+
+
+def unobserved_after(error: Exception) -> str:
+    """What an unrecorded request that got no response leaves on its rollout: nothing where it never went out."""
+    return "" if any(kind.__name__ in _NEVER_SENT for kind in type(error).__mro__) else UNOBSERVED
 
 
 def is_streamed(response: Any) -> bool:

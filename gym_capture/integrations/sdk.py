@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
@@ -20,13 +21,16 @@ NO_KEY = "not-needed"
 """The API key of a client that talks to a proxy and has been given none."""
 
 
-def openai_client(base_url: str | None, rollout: RolloutHandle, /, **kwargs: Any) -> AsyncOpenAI:
+def openai_client(
+    base_url: str | None, rollout: RolloutHandle, /, *, non_generating: Sequence[str] = (), **kwargs: Any
+) -> AsyncOpenAI:
     """An `openai.AsyncOpenAI` whose model calls are captured for a rollout. Close it, or use it with `async with`.
 
     Args:
         base_url: the capturing proxy's URL with the rollout in it (`http://…/ng-rollout/<token>`), without `/v1`; None:
             the provider is called directly, and calls are captured in this process.
         rollout: whom they belong to; calls through the proxy are counted there as issued.
+        non_generating: further requests that call no model, `/v1/embeddings` say; a proxy goes by its own.
         kwargs: anything else that `AsyncOpenAI` takes, but `http_client`.
 
     Raises:
@@ -34,7 +38,7 @@ def openai_client(base_url: str | None, rollout: RolloutHandle, /, **kwargs: Any
         TypeError: `http_client` was given.
     """
     sdk = _sdk("openai")
-    given = {**kwargs, "http_client": _http_client(sdk, base_url, rollout, kwargs)}
+    given = {**kwargs, "http_client": _http_client(sdk, base_url, rollout, non_generating, kwargs)}
     if base_url is not None:
         given["base_url"] = f"{base_url.rstrip('/')}/v1"
         if not os.environ.get("OPENAI_API_KEY"):
@@ -43,7 +47,9 @@ def openai_client(base_url: str | None, rollout: RolloutHandle, /, **kwargs: Any
     return client
 
 
-def anthropic_client(base_url: str | None, rollout: RolloutHandle, /, **kwargs: Any) -> AsyncAnthropic:
+def anthropic_client(
+    base_url: str | None, rollout: RolloutHandle, /, *, non_generating: Sequence[str] = (), **kwargs: Any
+) -> AsyncAnthropic:
     """An `anthropic.AsyncAnthropic` whose model calls are captured for a rollout; see `openai_client`.
 
     Raises:
@@ -51,7 +57,7 @@ def anthropic_client(base_url: str | None, rollout: RolloutHandle, /, **kwargs: 
         TypeError: `http_client` was given.
     """
     sdk = _sdk("anthropic")
-    given = {**kwargs, "http_client": _http_client(sdk, base_url, rollout, kwargs)}
+    given = {**kwargs, "http_client": _http_client(sdk, base_url, rollout, non_generating, kwargs)}
     if base_url is not None:
         given["base_url"] = base_url.rstrip("/")
         if not (
@@ -71,7 +77,9 @@ def _sdk(name: str) -> Any:
         ) from error
 
 
-def _http_client(sdk: Any, base_url: str | None, rollout: RolloutHandle, kwargs: dict[str, Any]) -> Any:
+def _http_client(
+    sdk: Any, base_url: str | None, rollout: RolloutHandle, non_generating: Sequence[str], kwargs: dict[str, Any]
+) -> Any:
     """The SDK's own kind of HTTP client, over a transport of ours."""
     if "http_client" in kwargs:
         raise TypeError(
@@ -89,7 +97,7 @@ def _http_client(sdk: Any, base_url: str | None, rollout: RolloutHandle, kwargs:
 
     def capturing(proxy: str | None) -> Any:
         sending = http.AsyncHTTPTransport(verify=_tls(library), limits=limits, proxy=proxy)
-        return ours.AsyncCaptureTransport(rollout, sending)
+        return ours.AsyncCaptureTransport(rollout, sending, non_generating=non_generating)
 
     return kind(transport=capturing(None), mounts=_mounts(capturing))
 

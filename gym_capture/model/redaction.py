@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,7 +46,9 @@ _KNOWN = frozenset(
 )
 """Keys of an exchange whose names say nothing; any other key is a text like those below it."""
 
-_EVENT_STREAM = re.compile(r"(?:^|[\r\n])\ufeff?(?:data|event):")
+_EVENT_STREAM = re.compile(r"(?:^|[\r\n])\ufeff?(?:(?:data|event|id|retry)[ \t]*:|:)")
+_FIELD = re.compile(r"(?:^|[\r\n])\ufeff?([\w-]{1,64})[ \t]*:")
+_BETWEEN_VALUES = " \t\r\n\x1e,"
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/'bfnrt]))")
 _SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _MOST_ESCAPING = 64
@@ -259,6 +261,7 @@ class Redaction:
     def _take_out_patterns(self, trees: dict[str, Any], changed: set[str], withheld: set[str]) -> None:
         if not self._patterns:
             return
+        names = _Names()
         for key, value in list(trees.items()):
             if key in _SETTLED or key in withheld:
                 continue
@@ -273,7 +276,7 @@ class Redaction:
                 changed.add(key)
             if name is not key:
                 del trees[key]
-                trees[_unused(name, trees)] = tree
+                trees[names.unused(name, trees)] = tree
                 changed.add(key)
 
     def _in_tree(self, value: Any) -> Any:
@@ -287,11 +290,12 @@ class Redaction:
         if kind is not dict:
             return value
         entries: dict[str, Any] = {}
+        names = _Names()
         same = True
         for key, item in value.items():
             name, below = self._in_text(key), self._in_tree(item)
             if name is not key:
-                name = _unused(name, {**value, **entries})
+                name = names.unused(name, value, entries)
             same = same and name is key and below is item
             entries[name] = below
         return value if same else entries
@@ -352,6 +356,8 @@ class Redaction:
             return "JSON paths do not reach into raw text"
         if _EVENT_STREAM.search(text):
             return "what a rule matches may be split over the events of a stream"
+        if _repeats_a_field(text) or _has_several_values(text):
+            return "what a rule matches may be split over its lines"
         return None
 
     @staticmethod
@@ -411,17 +417,52 @@ def _is(one: object, other: object) -> bool:
     return one is other
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    """`name`, with a number where two keys of an object have become the same."""
-    return next(candidate for candidate in _numbered(name) if candidate not in taken)
+def _repeats_a_field(text: str) -> bool:
+    """Whether lines look like events of some stream: the same field name stands before a colon twice."""
+    seen: set[str] = set()
+    for found in _FIELD.finditer(text):
+        if found[1] in seen:
+            return True
+        seen.add(found[1])
+    return False
 
 
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name} ({number})"
-        number += 1
+def _has_several_values(text: str) -> bool:
+    """Whether a text that is no JSON value is several, on lines of their own or one behind the other."""
+    stripped = text.lstrip(_BETWEEN_VALUES)
+    try:
+        _, end = _decode_first(stripped)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if stripped[end:].lstrip(_BETWEEN_VALUES)[:1] in ("{", "[", '"'):
+            return True
+    lines = [line for line in map(_plain_line, text.splitlines()) if line]
+    return len(lines) > 1 and any(line[0] + line[-1] in ("{}", "[]") and len(line) > 2 for line in lines)
+
+
+def _plain_line(line: str) -> str:
+    return line.strip(_BETWEEN_VALUES)
+
+
+_decode_first = json.JSONDecoder(parse_int=parse_integer).raw_decode
+
+
+class _Names:
+    """Names for the keys of one object, of which several may have become the same."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def unused(self, name: str, *taken: Mapping[str, Any]) -> str:
+        """`name`, with the next number that is free where it is taken; each number is tried once."""
+        number = self._last.get(name, 0)
+        while True:
+            number += 1
+            candidate = name if number == 1 else f"{name} ({number})"
+            if not any(candidate in names for names in taken):
+                self._last[name] = number
+                return candidate
 
 
 def _note(size: int | None, why: str | None) -> str:

@@ -16,6 +16,7 @@ from gym_capture.client.rollout import RolloutHandle
 from gym_capture.client.trouble_log import TroubleLog
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.verifiers import VERIFIER_KEY
+from gym_capture.recording.background import answered_later
 from gym_capture.recording.recorder import ExchangeRecorder, Headers, RecordingPolicy
 
 logger = logging.getLogger("gym_capture.recording")
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 FAULTY = "recorder"
 """The reason that marks a rollout when capture itself failed on one of its calls."""
+
+UNOBSERVED = "unobserved"
+"""The reason that marks a rollout when a model may have answered, or will, in a way that is not recorded."""
 
 _NOT_A_CALL = "chat"
 """A claim names a dialect; one that only ever is released never shows it."""
@@ -64,6 +68,11 @@ class CapturedCall:
         self.closed = False
         if dialect is not None:
             self._recorder = self._guarded(ExchangeRecorder, dialect, policy, request_headers)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is of a dialect, so that there is an exchange to be written."""
+        return self._dialect is not None
 
     @property
     def outcome(self) -> CallOutcome | None:
@@ -162,6 +171,8 @@ class CapturedCall:
             fields = self._guarded(recorder.exchange_fields, cause)
         if fields is not None:
             self._guarded(lambda: claim.complete(**fields))
+            if self._guarded(answered_later, self._dialect, fields):
+                claim.mark(UNOBSERVED)
         if fields is None or self._faulty:
             claim.release(FAULTY)
         self._recorder = None  # its bytes are the claim's now

@@ -418,6 +418,34 @@ def test_a_client_that_leaves_is_noticed_by_what_sending_raises() -> None:
     run_virtual(scenario())
 
 
+class ClientDisconnect(Exception):
+    """As Starlette names it."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "category"),
+    [(RuntimeError("Expected 'http.response.body'"), "exception"), (ClientDisconnect(), "cancelled")],
+)
+def test_what_a_server_raises_about_the_apps_messages_is_the_apps_error_and_no_client_that_left(
+    raised: Exception, category: str
+) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            server = ServerSide()
+            going = asyncio.Event()
+            app = Replaying(start(EVENT_STREAM), going, start(EVENT_STREAM))
+            serving = asyncio.ensure_future(server.run(wrapped(app, made), http_scope(CHAT)))
+            await settle()
+            server.broken = raised
+            going.set()
+            with pytest.raises(type(raised)):
+                await serving
+            await settle()
+            assert [call["error_category"] for call in kept(made)] == [category]
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize("said", [[], [start(JSON)], [start(JSON), body(RESPONSE[:9], more=True)]])
 def test_an_app_that_does_not_end_its_response_leaves_it_incomplete_or_cut(said: list[Message]) -> None:
     async def scenario() -> None:

@@ -12,9 +12,12 @@ import httpx2
 import pytest
 
 from gym_capture.client.rollout import RolloutHandle
+from gym_capture.client.trouble_log import TroubleLog
 from gym_capture.integrations import httpx as over_httpx
 from gym_capture.integrations import httpx2 as over_httpx2
+from gym_capture.integrations import observed_exchange
 from gym_capture.integrations.generating_paths import dialect_of
+from gym_capture.model.clock import SystemClock
 from gym_capture.storage.store import CaptureStore
 from tests.integrations.served_model import ServedModel
 
@@ -44,7 +47,9 @@ CHAT = "http://model/v1/chat/completions"
         ("POST", "/v1/messages/count_tokens", None),
         ("POST", "/v1/responses/r1/cancel", None),
         ("POST", "/v1/embeddings", None),
-        ("POST", "/responses", None),
+        ("POST", "/responses", "responses"),
+        ("POST", "/api/responses", "responses"),
+        ("POST", "/v1/threads/t/messages", None),
     ],
 )
 def test_a_model_call_is_known_by_method_and_path(method: str, path: str, dialect: str | None) -> None:
@@ -113,6 +118,12 @@ def transport(library: Any, rollout: RolloutHandle | Any, answer: Any, **options
     """An async transport of ours over one that answers as `answer(request)` does."""
     http, ours = library
     return ours.AsyncCaptureTransport(rollout, http.MockTransport(answer), **options)
+
+
+def reasons(model: ServedModel, rollout: RolloutHandle) -> str | None:
+    """Why the rollout is incomplete, if it is."""
+    gaps = model.merged(rollout).get("gaps", [])
+    return next((gap["detail"] for gap in gaps if gap["code"] == "model_call_capture_incomplete"), None)
 
 
 def event(content: str, finish: str | None = None) -> bytes:
@@ -252,11 +263,113 @@ async def test_other_requests_pass_as_they_are(model: ServedModel, library: Any)
     http, ours = library
     rollout = model.rollout()
     answered = http.Response(200, json={"data": []})
-    passing = transport(library, rollout, lambda request: answered)
-    request = http.Request("POST", "http://model/v1/embeddings", json={})
-    assert await passing.handle_async_request(request) is answered
-    assert ours.CaptureTransport(rollout, http.MockTransport(lambda _: answered)).handle_request(request) is answered
-    assert (rollout.issued, model.exchanges(rollout)) == (0, [])
+    options = {"non_generating": ["/v1/embeddings"]}
+    passing = transport(library, rollout, lambda request: answered, **options)
+    blocking = ours.CaptureTransport(rollout, http.MockTransport(lambda _: answered), **options)
+    for method, path in (
+        ("POST", "/v1/embeddings"),
+        ("POST", "/deployments/d/embeddings"),
+        ("POST", "/api/v1/messages/count_tokens"),
+        ("GET", "/v1/models"),
+        ("DELETE", "/v1/files/f1"),
+    ):
+        request = http.Request(method, f"http://model{path}", json={})
+        assert await passing.handle_async_request(request) is answered
+        assert blocking.handle_request(request) is answered
+    assert (rollout.issued, model.exchanges(rollout), reasons(model, rollout)) == (0, [], None)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    ("status", "marked"), [(200, "unobserved=2"), (500, "unobserved=2"), (404, None), (405, None), (307, None)]
+)
+async def test_a_post_of_another_kind_marks_the_rollout_for_it_may_have_called_a_model(
+    model: ServedModel, library: Any, status: int, marked: str | None
+) -> None:
+    http, ours = library
+    rollout = model.rollout()
+    headers = {"location": "/v1/elsewhere"} if status == 307 else {}
+    sent = Pieces(b"{}")
+    passing = transport(library, rollout, lambda request: http.Response(status, headers=headers, stream=sent))
+    async with http.AsyncClient(transport=passing) as client:
+        assert (await client.post("http://model/v1/completions", json={"prompt": "hi"})).content == b"{}"
+    answered = http.Response(status, headers=headers, json={})
+    with http.Client(transport=ours.CaptureTransport(rollout, http.MockTransport(lambda _: answered))) as blocking:
+        blocking.post("http://model/v1/completions", json={"prompt": "hi"})
+    assert model.exchanges(rollout) == []
+    assert reasons(model, rollout) == marked
+    assert rollout.issued == (2 if marked else 0)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("raised", "marked"), [("ConnectError", None), ("ReadTimeout", "unobserved=2")])
+async def test_a_post_of_another_kind_that_gets_no_answer_marks_the_rollout_if_it_was_sent(
+    model: ServedModel, library: Any, raised: str, marked: str | None
+) -> None:
+    http, ours = library
+    rollout = model.rollout()
+
+    def answer(request: Any) -> Any:
+        raise getattr(http, raised)("it failed")
+
+    async with http.AsyncClient(transport=transport(library, rollout, answer)) as client:
+        with pytest.raises(getattr(http, raised)):
+            await client.post("http://model/v1/completions", json={})
+    with (
+        http.Client(transport=ours.CaptureTransport(rollout, http.MockTransport(answer))) as blocking,
+        pytest.raises(getattr(http, raised)),
+    ):
+        blocking.post("http://model/v1/completions", json={})
+    assert model.exchanges(rollout) == []
+    assert reasons(model, rollout) == marked
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_call_that_is_redirected_is_the_one_that_it_leads_to(model: ServedModel, library: Any) -> None:
+    http, ours = library
+    rollout = model.rollout()
+
+    def answer(request: Any) -> Any:
+        if request.url.path == "/v1/chat/completions":
+            return http.Response(307, headers={"location": "http://model/moved/chat/completions"})
+        return http.Response(200, json=COMPLETION)
+
+    async with http.AsyncClient(transport=transport(library, rollout, answer), follow_redirects=True) as client:
+        assert (await client.post(CHAT, json=ASKED)).json() == COMPLETION
+    sending = http.MockTransport(answer)
+    with http.Client(transport=ours.CaptureTransport(rollout, sending), follow_redirects=True) as blocking:
+        assert blocking.post(CHAT, json=ASKED).json() == COMPLETION
+    exchanges = model.exchanges(rollout)
+    assert [(each["status_code"], each["error_category"], each["request"]) for each in exchanges] == [
+        (200, None, ASKED)
+    ] * 2
+    assert (rollout.issued, reasons(model, rollout)) == (2, None)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_where_the_rollout_cannot_be_told_the_request_goes_on_and_the_log_says_so(
+    model: ServedModel, library: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http, ours = library
+    monkeypatch.setattr(observed_exchange, "_log", TroubleLog(SystemClock()))
+
+    def nobody() -> RolloutHandle:
+        raise LookupError("no rollout here")
+
+    passing = transport(library, nobody, lambda request: http.Response(200, json=COMPLETION))
+    async with http.AsyncClient(transport=passing) as client:
+        assert (await client.post(CHAT, json=ASKED)).json() == COMPLETION
+    sending = http.MockTransport(lambda request: http.Response(200, json=COMPLETION))
+    with http.Client(transport=ours.CaptureTransport(nobody, sending)) as blocking:
+        assert blocking.post(CHAT, json=ASKED).json() == COMPLETION
+    assert [record.getMessage() for record in caplog.records if "UNCAPTURED" in record.getMessage()] == [
+        "a request passes UNCAPTURED: its rollout cannot be told: LookupError('no rollout here')"
+    ]
+
+
+def test_several_patterns_are_asked_for_as_a_list(model: ServedModel) -> None:
+    with pytest.raises(TypeError, match="give a list"):
+        over_httpx.AsyncCaptureTransport(model.rollout(), non_generating="/v1/embeddings")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

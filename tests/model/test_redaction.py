@@ -224,6 +224,51 @@ def test_an_event_stream_is_withheld(key: str) -> None:
     assert kept({"response_raw": stream}, BY_PATTERN)["response_raw"] == found
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '{{"c":"{0}"}}\n{{"c":"{1}"}}\n',
+        '{{"c":"{0}"}}{{"c":"{1}"}}',
+        '\x1e{{"c":"{0}"}}\n\x1e{{"c":"{1}',
+        'tail of a line {0}"}}\r\n{{"c":"{1}"}}\r\n',
+        '["{0}"],\n["{1}"],\n',
+        '"{0}"\n"{1}"\n',
+        "id: 1\ntext: {0}\n\ntext: {1}\n\n",
+        "text: {0}\n\ntext: {1}\n\n",
+        '{{"x": "tail of an event {0}"}}\n\nretry: 5\n\n',
+        "data : {0}\n\n: beat\n\n",
+    ],
+)
+def test_several_values_and_events_of_any_fields_are_withheld_for_a_match_may_be_split_over_them(lines: str) -> None:
+    text = lines.format(SECRET[:5], SECRET[5:])
+    found = kept({"response": text.encode()}, BY_PATTERN)["response_raw"]
+    assert found.startswith(f"[redacted] {len(text)} bytes withheld: what a rule matches may be split")
+    assert kept({"response_raw": text}, BY_PATTERN)["response_raw"] == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "502 Bad gateway",
+        "<html>\n<p>{0}</p>\n</html>",
+        '{{"error": "{0}", ',
+        "Traceback (most recent call last):\n  File: x\nValueError: {0}",
+        '{{"a": 1}} is what {0} said',
+    ],
+)
+def test_other_text_is_searched_and_kept(text: str) -> None:
+    found = kept({"response": text.format(SECRET).encode()}, BY_PATTERN)["response_raw"]
+    assert found == text.format("[redacted]")
+
+
+def test_keys_that_become_the_same_are_told_apart_in_time_that_grows_with_their_number() -> None:
+    # Were each number tried for each key, and the object copied, these would take minutes.
+    many = {f"sk-{number:08d}": number for number in range(20_000)}
+    found = kept({"request": json.dumps(many).encode()}, BY_PATTERN)["request"]
+    assert len(found) == 20_000
+    assert found["[redacted] (20000)"] == 19_999
+
+
 # -- identity, failures ---------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.model.rows import ReleaseRow
+from gym_capture.recording.background import answered_later
 from gym_capture.recording.captured_call import CapturedCall
 from gym_capture.recording.recorder import ExchangeRecorder, RecordingPolicy
 from tests.client.harness import Harness, harness
@@ -72,6 +74,96 @@ def test_a_body_has_no_first_token() -> None:
             call.response_ended()
             await call.commit()
             assert made.owner.exchanges("r1")[0]["latency_ttft_ms"] is None
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+def test_a_background_response_is_kept_and_marks_the_rollout_for_its_answer_comes_later(
+    status: str, detached: bool
+) -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            rollout = made.client.rollout("r1")
+            call = CapturedCall(rollout, "responses", POLICY)
+            await call.begin()
+            call.request_body(b'{"input": "2 + 2?", "background": true}')
+            call.response_started(200, JSON)
+            response = {"id": "resp_1", "object": "response", "status": status, "background": True, "output": []}
+            call.response_body(json.dumps(response).encode())
+            call.response_ended()
+            if detached:
+                call.detach("cancelled")
+            else:
+                await call.commit()
+                assert call.outcome is CallOutcome.DURABLE
+            assert await made.client.quiesce("r1")
+            (kept,) = made.owner.exchanges("r1")
+            assert (kept["response"], kept["error_category"]) == (response, None)
+            view = made.owner.ledger.view("r1")
+            assert (view.reasons, view.outstanding, rollout.issued) == ({"unobserved": 1}, 0, 1)
+
+    run_virtual(scenario())
+
+
+def test_a_mark_never_lets_quiescence_pass_between_an_exchange_and_itself() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            claim = made.client.rollout("r1").claim(dialect="chat")
+            await claim.__aenter__()
+            claim.complete(response={})
+            claim.mark("unobserved")
+            made.owner.deaf_to_batches = True
+            leaving = asyncio.ensure_future(claim.__aexit__(None, None, None))
+            await settle()
+            while not leaving.done():
+                assert made.owner.ledger.outstanding_of("r1") > 0
+                made.owner.answer_held()
+                await settle()
+            assert len(made.owner.exchanges("r1")) == 1
+            made.owner.answer_held()
+            await settle()
+            view = made.owner.ledger.view("r1")
+            assert (view.reasons, view.outstanding) == ({"unobserved": 1}, 0)
+            with pytest.raises(ValueError, match="give at most 64"):
+                claim.mark("two words")
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("dialect", "response"),
+    [
+        ("responses", b'{"status": "completed", "metadata": {"status": "queued"}}'),
+        ("responses", b'["queued"]'),
+        ("responses", b"queued"),
+        ("responses", None),
+        ("chat", b'{"status": "queued"}'),
+        ("responses", b'{"status": ' + b"[" * 100_000),
+    ],
+)
+def test_no_other_response_is_taken_for_one_that_is_answered_later(dialect: str, response: bytes | None) -> None:
+    assert not answered_later(dialect, {"response": response})
+
+
+def test_a_call_that_was_never_made_is_not_counted_as_issued() -> None:
+    async def scenario() -> None:
+        async with harness() as made:
+            rollout = made.client.rollout("r1")
+            for end in ("release", "abandon"):
+                call = CapturedCall(rollout, "chat", POLICY)
+                await call.begin()
+                assert rollout.issued == 1
+                if end == "release":
+                    await call.release("")
+                else:
+                    call.abandon("")
+                assert rollout.issued == 0
+            missing = CapturedCall(rollout, "chat", POLICY)
+            await missing.begin()
+            await missing.release("unobserved")
+            assert rollout.issued == 1
 
     run_virtual(scenario())
 
