@@ -6,7 +6,8 @@ import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anthropic
@@ -387,6 +388,55 @@ async def test_a_provider_behind_the_environments_proxy_is_captured_too(
         with pytest.raises(openai.APIConnectionError):
             await ask_async(client, "chat", False, CHAT)
     assert [each["error_category"] for each in model.exchanges(rollout)] == [None, "connection"]
+
+
+def test_threads_share_a_client(model: ServedModel) -> None:
+    rollout = model.rollout()
+    heard: list[str] = []
+    http_client = httpx2.Client(
+        transport=over_httpx2.CaptureTransport(rollout, httpx2.HTTPTransport(verify=False)),
+        event_hooks={
+            "request": [lambda request: heard.append("request")],
+            "response": [lambda response: heard.append(f"{response.status_code}")],
+        },
+    )
+    with openai.OpenAI(base_url=f"{model.bare_url}/v1", api_key=KEY, http_client=http_client) as client:
+
+        def ask(number: int) -> str:
+            messages: Any = [{"role": "user", "content": f"question {number}"}]
+            if number % 2:
+                return client.chat.completions.create(model="m", messages=messages).id
+            events = client.chat.completions.create(model="m", messages=messages, stream=True)
+            return {event.id for event in events}.pop()
+
+        with ThreadPoolExecutor(6) as threads:
+            answers = list(threads.map(ask, range(24)))
+    exchanges = model.exchanges(rollout)
+    asked = [each["request"]["messages"][0]["content"] for each in exchanges]
+    assert sorted(asked) == sorted(f"question {number}" for number in range(24))
+    assert sorted(each["response"]["id"] for each in exchanges) == sorted(answers)
+    assert {each["error_category"] for each in exchanges} == {None}
+    assert (rollout.issued, sorted(heard)) == (24, ["200"] * 24 + ["request"] * 24)
+
+
+def test_what_is_closed_in_another_loop_than_it_began_in_is_captured_as_cancelled(model: ServedModel) -> None:
+    rollout = model.rollout()
+    client = openai_client(None, rollout, base_url=f"{model.bare_url}/v1", api_key=KEY)
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+    async def begin() -> Any:
+        stream = await client.chat.completions.create(**asked, stream=True)
+        await anext(aiter(stream))
+        return stream
+
+    async def end(stream: Any) -> None:
+        with suppress(RuntimeError):  # httpx2's connection belongs to a loop that is closed
+            await stream.close()
+        await client.close()
+
+    asyncio.run(end(asyncio.run(begin())))
+    assert [each["error_category"] for each in model.exchanges(rollout)] == ["cancelled"]
+    assert rollout.issued == 1
 
 
 def test_a_client_of_ones_own_is_refused_with_the_way_to_go(model: ServedModel) -> None:
