@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from gym_capture.client.operations import ClaimState, Commit, Committed, Release
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.client.trouble_log import logger
 from gym_capture.client.verifier import with_verifier
+from gym_capture.client.work_aside import run_aside
 from gym_capture.errors import GymCaptureError, InvalidExchange
 from gym_capture.model.error_category import error_category_for_exception
 from gym_capture.model.exchange import Snapshot, check_dialect
@@ -67,6 +69,7 @@ class ClaimHandle:
         self._started_at = 0.0
         self._started = 0.0
         self._first_token_ms: float | None = None
+        self._ended: tuple[float, float] | None = None
         self._committed: Committed | None = None
         self._detached: Commit | Release | None = None
         self._ticket = Ticket(rollout_id, identity, generation)
@@ -118,6 +121,19 @@ class ClaimHandle:
         if self._first_token_ms is None:
             self._first_token_ms = (self._host.clock.monotonic() - self._started) * 1000.0
 
+    def ended(self) -> None:
+        """The answer is over: `completed_at` and `latency_ms` are of now, also when `complete` comes later."""
+        clock = self._host.clock
+        self._ended = clock.time(), (clock.monotonic() - self._started) * 1000.0
+
+    def aside(self, work: Callable[[], None]) -> Future[None]:
+        """Do work that `complete` needs in another thread. Closing the client waits for it, at most as for commits.
+
+        Args:
+            work: it must not raise.
+        """
+        return run_aside(self._host, work)
+
     def note(self, **fields: Any) -> None:
         """Keep fields of the exchange (a request, a partial response) in case the call fails; payloads as of now."""
         self._fields.update(freeze_fields({**fields, "dialect": self._fields["dialect"]}))
@@ -161,11 +177,13 @@ class ClaimHandle:
         self._mark = _checked(reason)
 
     def _frozen(self, given: Mapping[str, Any]) -> Snapshot:
-        clock = self._host.clock
+        if self._ended is None:
+            self.ended()
+        completed_at, latency_ms = self._ended or (0.0, 0.0)
         measured = {
             "started_at": self._started_at,
-            "completed_at": clock.time(),
-            "latency_ms": (clock.monotonic() - self._started) * 1000.0,
+            "completed_at": completed_at,
+            "latency_ms": latency_ms,
             "latency_ttft_ms": self._first_token_ms,
         }
         identity = {"model_call_id": self._model_call_id, "dialect": self._fields["dialect"]}

@@ -21,6 +21,7 @@ from gym_capture.client.operations import Ask, Flush, GiveUp, Operation
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.transport import Transport
 from gym_capture.client.trouble_log import logger
+from gym_capture.client.work_aside import work_done
 from gym_capture.errors import ClientClosed
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.model.entropy import Entropy, SystemEntropy
@@ -293,6 +294,7 @@ class CoreHost:
             running, self._closed = self._running, True
         if running is None:
             return True
+        await work_done(self, timeout_s)
         flush = Flush(timeout_s)
         flushed = False
         try:

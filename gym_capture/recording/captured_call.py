@@ -6,10 +6,12 @@ method raises for them, and the rollout is marked instead.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from gym_capture.client.blocking_mode import is_blocking
 from gym_capture.client.claim import ClaimHandle
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.client.rollout import RolloutHandle
@@ -148,11 +150,31 @@ class CapturedCall:
         Args:
             cause: why the call ended early, where it did: an `error_category`.
         """
-        await self._leave(self._completed(cause))
+        claim = self._taken()
+        if claim is None:
+            return
+        if self._is_small():
+            self._complete(claim, cause)
+        else:
+            await self._completed_aside(claim, cause)
+        await self._leave(claim)
 
     def detach(self, cause: str) -> None:
         """Write what is known of the exchange, without waiting. Safe where nothing can be awaited."""
-        self._let_go(self._completed(cause), cause)
+        claim = self._taken()
+        if claim is None:
+            return
+        if self._is_small():
+            self._complete(claim, cause)
+            self._let_go(claim, cause)
+            return
+
+        def work() -> None:
+            self._complete(claim, cause)
+            self._let_go(claim, cause)
+
+        self._guarded(claim.ended)
+        claim.aside(work)
 
     async def release(self, reason: str) -> None:
         """End without an exchange; the rollout is incomplete for that reason, or not at all where it is empty."""
@@ -162,11 +184,26 @@ class CapturedCall:
         """`release` without waiting."""
         self._let_go(self._released(reason), "cancelled")
 
-    def _completed(self, cause: str | None) -> ClaimHandle | None:
-        claim, recorder = self._taken(), self._recorder
-        if claim is None:
-            return None
-        fields = None
+    def _is_small(self) -> bool:
+        """Whether the exchange is looked through at once: a large one would hold up all others of the loop."""
+        recorder = self._recorder
+        return recorder is None or self._faulty or not self._guarded(lambda: recorder.is_large)
+
+    async def _completed_aside(self, claim: ClaimHandle, cause: str | None) -> None:
+        self._guarded(claim.ended)
+        if is_blocking():
+            self._complete(claim, cause)
+            return
+        work = claim.aside(lambda: self._complete(claim, cause))
+        try:
+            await asyncio.shield(asyncio.wrap_future(work))
+        except BaseException:
+            # Cancelled, or the loop closes: it is still written, once it is ready.
+            work.add_done_callback(lambda _: self._let_go(claim, "cancelled"))
+            raise
+
+    def _complete(self, claim: ClaimHandle, cause: str | None) -> None:
+        recorder, fields = self._recorder, None
         if recorder is not None and not self._faulty:
             fields = self._guarded(recorder.exchange_fields, cause)
         if fields is not None:
@@ -176,7 +213,6 @@ class CapturedCall:
         if fields is None or self._faulty:
             claim.release(FAULTY)
         self._recorder = None  # its bytes are the claim's now
-        return claim
 
     def _released(self, reason: str) -> ClaimHandle | None:
         claim = self._taken()

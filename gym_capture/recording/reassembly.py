@@ -145,6 +145,11 @@ class StreamReassembly:
         return None if self._raw is None else bytes(self._raw.kept)
 
     @property
+    def size(self) -> int:
+        """About how many bytes the response and the raw ones take."""
+        return self._growth.spent + (0 if self._raw is None else len(self._raw.kept))
+
+    @property
     def understood(self) -> bool:
         """Whether every event so far was of the dialect."""
         return self._understood

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -54,12 +55,21 @@ CATEGORIES = frozenset(
 _UNREADABLE = "capture_parse_error"
 _TOO_LONG = "context_length_exceeded"
 _MOST_TEXT = 256
+_MOST_IDENTITY = 2048
+"""Characters of a verifier's id and name. A longer one goes on with its hash: two that differ stay two."""
 _META_BYTES = 1 << 16
 """What the fields beside the payloads may come to."""
 _LONGEST_ERROR_BYTES = 1 << 20
 """A larger body of a failed call is not searched for a code."""
 _STREAM_FACTOR = 16
 """How much longer than its response an encoded stream may be, once decoded."""
+
+
+WITHHELD = b"[redacted: the response repeats a credential of the request]"
+"""A stream's own bytes, where what they come to holds a secret: no search finds one that is cut over events."""
+
+LARGE_BYTES = 256 << 10
+"""Exchanges with more are nothing to look through while other requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,8 @@ class ExchangeRecorder:
         self._decoder: Decoder | None = None
         self._size = 0
         self._ended = False
+        self._request_plain: _Plain | None = None
+        self._response_plain: _Plain | None = None
         self.notes: dict[str, Any] = {}
         single = {name: values[0] for name, values in headers.items()}
         self.client_session_id = self._session(single)
@@ -128,8 +140,8 @@ class ExchangeRecorder:
         if invocation is None:
             return None
         return {
-            "invocation_id": self._credentials.scrub_text(invocation.invocation_id)[:_MOST_TEXT],
-            "name": self._credentials.scrub_text(invocation.name)[:_MOST_TEXT],
+            "invocation_id": _identity(self._credentials.scrub_text(invocation.invocation_id)),
+            "name": _identity(self._credentials.scrub_text(invocation.name)),
         }
 
     # -- what passes --------------------------------------------------------------------------------------------
@@ -191,6 +203,21 @@ class ExchangeRecorder:
         """Whether a stream has begun to answer."""
         return self._stream is not None and self._stream.first_token_seen
 
+    @property
+    def is_large(self) -> bool:
+        """Whether `exchange_fields` has more than `LARGE_BYTES` to look through. To be asked once, at the end."""
+        size = self._stream.size if self._stream is not None else 0
+        limit = min(LARGE_BYTES, self._limit)
+        request = self._request_plain = _undone(self._request, self._request_encodings, limit)
+        size += request.size
+        if self._response is not None:
+            response = self._response_plain = _undone(self._response, self._response_encodings, limit)
+            size += response.size
+        if size <= LARGE_BYTES:
+            return False
+        self._request_plain = self._response_plain = None
+        return True
+
     # -- what is recorded ---------------------------------------------------------------------------------------
 
     def exchange_fields(self, cause: str | None = None) -> dict[str, Any]:
@@ -200,15 +227,21 @@ class ExchangeRecorder:
             cause: why the call ended early, where it did: an `error_category`.
         """
         payloads = _Payloads(self._limit)
-        request, request_trouble = self._body(self._request, self._request_encodings)
-        payloads.put("request", request, self._request.size if request_trouble == "overflowed" else None)
-        trouble = request_trouble is not None or not is_json(request)
+        plain_request = self._request_plain or _undone(self._request, self._request_encodings, self._limit)
+        self._request_plain = None
+        if self._credentials.of_cookies and (model := _model_of(plain_request.data)) is not None:
+            self._credentials.spare(model)
+        request, request_trouble = self._body(plain_request)
+        payloads.put("request", request, self._request.size if plain_request.trouble == "overflowed" else None)
+        trouble = request_trouble
         if self._stream is not None:
             trouble |= self._put_stream(self._stream, payloads)
         elif self._response is not None:
-            response, response_trouble = self._body(self._response, self._response_encodings)
-            payloads.put("response", response, self._size if response_trouble == "overflowed" else None)
-            trouble |= response_trouble is not None or not is_json(response)
+            plain = self._response_plain or _undone(self._response, self._response_encodings, self._limit)
+            self._response_plain = None
+            response, response_trouble = self._body(plain)
+            payloads.put("response", response, self._size if plain.trouble == "overflowed" else None)
+            trouble |= response_trouble
         else:
             payloads.put("response", None)
         notes = {name: value for name, value in self.notes.items() if _is_note(name, value)}
@@ -223,21 +256,19 @@ class ExchangeRecorder:
             fields[VERIFIER_KEY] = self.verifier
         return fields
 
-    def _body(self, body: Body, encodings: str) -> tuple[bytes | None, str | None]:
-        """A whole body as it is stored, and what was wrong with it (`Decoder.trouble`)."""
-        data = body.data
-        if data is None:
-            return None, "overflowed"
-        trouble: str | None = None
-        if encodings and data and (decoder := Decoder(encodings, self._limit)).named:
-            decoded = b"".join(decoder.feed(data))
-            decoder.finish()
-            trouble = decoder.trouble
-            if trouble == "overflowed":
-                return None, trouble
-            # What cannot be undone at all is kept as it came; of what breaks, as far as it goes.
-            data = data if trouble == "unknown" else decoded
-        return self._credentials.scrub_bytes(data) or None, trouble
+    def _body(self, plain: _Plain) -> tuple[bytes | None, bool]:
+        """A whole body as it is stored, and whether anything of it could not be read."""
+        if plain.data is None:
+            return None, True
+        # Judged as it came: a secret that is taken out of it must not make it look damaged.
+        readable = is_json(plain.data)
+        stored = self._credentials.scrub_bytes(plain.data, is_json=readable)
+        return stored or None, plain.trouble is not None or not readable
+
+    def _raw(self, raw: bytes, response: Any) -> bytes:
+        """A stream's own bytes as they are stored: not at all where a secret may be spread over its events."""
+        scrubbed = self._credentials.scrub_json(response)
+        return WITHHELD if scrubbed != response else self._credentials.scrub_bytes(raw)
 
     def _put_stream(self, stream: StreamReassembly, payloads: _Payloads) -> bool:
         """A stream's payloads; whether anything of them could not be read."""
@@ -251,7 +282,7 @@ class ExchangeRecorder:
         payloads.put("response", response, size, at_most=decoder.size if decoder is not None else self._size)
         raw = stream.raw
         if raw:
-            payloads.put("response_raw", self._credentials.scrub_bytes(raw))
+            payloads.put("response_raw", self._raw(raw, stream.response))
         unread = stream.response is None and not stream.understood
         return overflowed or unread or (decoder is not None and decoder.trouble is not None)
 
@@ -309,6 +340,50 @@ class _Payloads:
             self.fields[f"{largest}_bytes"] = self._most.pop(largest)
             shrunk = True
         return shrunk
+
+
+class _Plain(NamedTuple):
+    """A body without its encodings: None where it is too large; `Decoder.trouble`; the bytes there are to search."""
+
+    data: bytes | None
+    trouble: str | None
+    size: int
+
+
+def _undone(body: Body, encodings: str, limit_bytes: int) -> _Plain:
+    data = body.data
+    if data is None:
+        return _Plain(None, "overflowed", 0)
+    if not encodings or not data or not (decoder := Decoder(encodings, limit_bytes)).named:
+        return _Plain(data, None, len(data))
+    decoded = b"".join(decoder.feed(data))
+    decoder.finish()
+    if decoder.trouble == "overflowed":
+        return _Plain(None, "overflowed", limit_bytes + 1)
+    # What cannot be undone at all is kept as it came; of what breaks, as far as it goes.
+    data = data if decoder.trouble == "unknown" else decoded
+    return _Plain(data, decoder.trouble, len(data))
+
+
+class _Request(msgspec.Struct):
+    model: Any = None
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+
+
+def _model_of(request: bytes | None) -> str | None:
+    try:
+        model = _decode_request(request or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return model.model if isinstance(model.model, str) else None
+
+
+def _identity(text: str) -> str:
+    if len(text) <= _MOST_IDENTITY:
+        return text
+    return f"{text[:_MOST_TEXT]}~sha256:{sha256(text.encode()).hexdigest()}"
 
 
 def is_json(data: bytes | None) -> bool:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gym_capture.client.client import CaptureClient
+from gym_capture.client.host import CoreHost
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.model.rows import ReleaseRow
 from gym_capture.recording.background import answered_later
 from gym_capture.recording.captured_call import CapturedCall
 from gym_capture.recording.recorder import ExchangeRecorder, RecordingPolicy
+from gym_capture.storage.store import CaptureStore
+from gym_capture.testing.threaded_owner import ThreadedOwner
 from tests.client.harness import Harness, harness
 from tests.client.virtual_time import run_virtual, settle
 from tests.recording.exchanges import DONE, EVENT_STREAM, JSON, REASSEMBLED, REQUEST, RESPONSE, STREAM, delta
@@ -62,6 +70,129 @@ def test_a_call_is_claimed_observed_and_committed() -> None:
             }
 
     run_virtual(scenario())
+
+
+LARGE = RecordingPolicy(8 << 20)
+TEXT = "word \\n " * 100_000
+
+
+async def large_call(client: CaptureClient) -> CapturedCall:
+    call = CapturedCall(client.rollout("r1"), "chat", LARGE)
+    await call.begin()
+    call.request_body(REQUEST)
+    call.response_started(200, JSON)
+    call.response_body(b'{"text": "' + TEXT.encode() + b'"}')
+    call.response_ended()
+    return call
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[ThreadedOwner]:
+    owner = ThreadedOwner(tmp_path / "d")
+    owner.start()
+    yield owner
+    owner.close()
+
+
+def exchanges(tmp_path: Path) -> list[dict[str, Any]]:
+    return CaptureStore(tmp_path / "d").read_available("r1")[0]
+
+
+class Gate:
+    """Lets the recorder go on when it is told to, and says in which threads it worked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+        self.threads: list[bool] = []
+        fields = ExchangeRecorder.exchange_fields
+
+        def gated(recorder: ExchangeRecorder, cause: str | None = None) -> dict[str, Any]:
+            aside = threading.current_thread() is not threading.main_thread()
+            self.threads.append(aside)
+            self.reached.set()
+            if aside:
+                assert self.open.wait(30)
+            return fields(recorder, cause)
+
+        patch.setattr(ExchangeRecorder, "exchange_fields", gated)
+
+    async def at_work(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, 30)
+
+
+@pytest.mark.parametrize("end", ["commit", "detach", "cancelled"])
+def test_a_large_exchange_is_looked_through_while_the_loop_serves_others(
+    end: str, owner: ThreadedOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    client = CaptureClient(CoreHost(owner.stream_transport()))
+
+    async def scenario() -> None:
+        call = await large_call(client)
+        leaving: asyncio.Future[None] | None = None
+        if end == "detach":
+            call.detach("cancelled")
+        else:
+            leaving = asyncio.ensure_future(call.commit())
+        await gate.at_work()
+        small = CapturedCall(client.rollout("r2"), "chat", LARGE)
+        await small.begin()
+        small.response_started(200, JSON)
+        small.response_body(RESPONSE)
+        small.response_ended()
+        await small.commit()
+        assert (small.outcome, gate.threads) == (CallOutcome.DURABLE, [True, False])
+        assert (exchanges(tmp_path), call.outcome) == ([], None)
+        if end == "cancelled" and leaving is not None:
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+        gate.open.set()
+        if end == "commit" and leaving is not None:
+            await leaving
+            assert call.outcome is CallOutcome.DURABLE
+        assert await client.quiesce("r1", timeout_s=30)
+        (kept,) = exchanges(tmp_path)
+        assert (kept["response"]["text"], kept["error_category"]) == (json.loads(f'"{TEXT}"'), None)
+        assert await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_closes_loses_no_large_exchange_and_the_client_waits_for_it(
+    owner: ThreadedOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    client = CaptureClient(CoreHost(owner.stream_transport()))
+
+    async def leave() -> None:
+        leaving = asyncio.ensure_future((await large_call(client)).commit())
+        await gate.at_work()
+        assert not leaving.done()
+
+    async def close() -> bool:
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        gate.open.set()
+        return await closing
+
+    asyncio.run(leave())
+    assert asyncio.run(close())
+    (kept,) = exchanges(tmp_path)
+    assert kept["error_category"] is None
+
+
+def test_a_small_body_that_decodes_to_much_is_a_large_exchange() -> None:
+    def is_large(body: bytes, encoding: bytes) -> bool:
+        recorder = ExchangeRecorder("chat", LARGE, [(b"content-encoding", encoding)])
+        recorder.request_body(body)
+        return recorder.is_large
+
+    assert is_large(gzip.compress(bytes(1 << 20)), b"gzip")
+    assert not is_large(gzip.compress(REQUEST), b"gzip")
+    assert not is_large(gzip.compress(REQUEST), b"made-up")
+    assert is_large(bytes(1 << 20), b"identity")
 
 
 def test_a_body_has_no_first_token() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gym_capture.recording.credentials import Credentials
+from gym_capture.recording.credentials import MOST_SECRETS, Credentials
 
 KEY = "sk-proj/abc+DEF=0123456789"
 
@@ -84,3 +84,113 @@ def test_secrets_beyond_ascii_are_found_as_they_came_and_as_text(raw: bytes) -> 
     assert credentials.scrub_text(f"<{text}>") == "<[redacted]>"
     assert credentials.scrub_bytes(json.dumps(text).encode()) == b'"[redacted]"'
     assert credentials.scrub_bytes(json.dumps(text, ensure_ascii=False).encode()) == b'"[redacted]"'
+
+
+def escaped(text: str, way: str) -> str:
+    """Every second character escaped, or all of them."""
+    ways = {"\\u": lambda c: f"\\u{ord(c):04x}", "\\U": lambda c: f"\\u{ord(c):04X}", "%": lambda c: f"%{ord(c):02x}"}
+    if way == "all":
+        return "".join(map(ways["\\u"], text))
+    if way == "mixed":
+        return "".join((ways["\\u"], ways["%"], str)[at % 3](char) for at, char in enumerate(text))
+    return "".join(ways[way](char) if at % 2 else char for at, char in enumerate(text))
+
+
+@pytest.mark.parametrize("way", ["\\u", "\\U", "%", "all", "mixed"])
+def test_secrets_are_found_however_they_are_escaped(way: str) -> None:
+    credentials = Credentials([(b"x-api-key", KEY.encode())])
+    body = f'{{"n": 1.50, "e": "say \\"{escaped(KEY, way)}\\" \\u00e9", "é": "\\/"}}'.encode()
+    whole = credentials.scrub_bytes(body, is_json=True)
+    assert whole == '{"n": 1.50, "e": "say \\"[redacted]\\" \\u00e9", "é": "\\/"}'.encode()
+    assert credentials.scrub_bytes(body[:-9]) == whole[:-9]
+
+
+def test_slashes_and_percent_signs_may_be_written_each_in_its_own_way() -> None:
+    credentials = Credentials([(b"x-api-key", KEY.encode())])
+    for text in (KEY.replace("/", "%2f").replace("+", "%2B"), KEY.replace("/", "\\/", 1), KEY.replace("=", "\\u003D")):
+        assert credentials.scrub_bytes(f'"{text}"'.encode(), is_json=True) == b'"[redacted]"'
+        assert credentials.scrub_text(f"<{text}>") == "<[redacted]>"
+
+
+def test_json_stays_json_whatever_the_secret_is() -> None:
+    digits = Credentials([(b"x-api-key", b"1234567890123456")])
+    body = b'{"id": 1234567890123456, "text": "1234567890123456", "more": 9123456789012345678e1}'
+    scrubbed = digits.scrub_bytes(body, is_json=True)
+    assert scrubbed == body.replace(b'"1234567890123456"', b'"[redacted]"')
+    within = Credentials([(b"x-api-key", b"nsk-0123456789abcdef")])
+    assert within.scrub_bytes(b'["a\\nsk-0123456789abcdef"]', is_json=True) == b'["[redacted]"]'
+    syntax = Credentials([(b"x-api-key", b'": "value", "next')])
+    body = b'{"key": "value", "next": 1}'
+    assert syntax.scrub_bytes(body, is_json=True) == body
+
+
+def test_secrets_in_utf_16_and_utf_32_are_found() -> None:
+    credentials = Credentials([(b"x-api-key", KEY.encode())])
+    for encoding in ("utf-16-le", "utf-16-be", "utf-16", "utf-32"):
+        scrubbed = credentials.scrub_bytes(json.dumps({"k": KEY}).encode(encoding))
+        assert json.loads(scrubbed.decode(encoding)) == {"k": "[redacted]"}
+
+
+def test_a_cookie_that_is_what_the_request_says_anyway_is_spared() -> None:
+    model = "meta-llama/Llama-3.1-8B"
+    credentials = Credentials([(b"cookie", f"model={model}; s={KEY}".encode())])
+    assert credentials.of_cookies
+    credentials.spare(model)
+    assert credentials.scrub_text(f"{model} {KEY}") == f"{model} [redacted]"
+    key = Credentials([(b"x-api-key", KEY.encode())])
+    key.spare(KEY)
+    assert key.scrub_text(KEY) == "[redacted]"
+
+
+def test_so_many_secrets_are_looked_for_and_keys_before_cookies() -> None:
+    cookies = "; ".join(f"c{number}=cookie-value-number-{number:05}" for number in range(2500))
+    credentials = Credentials([(b"cookie", cookies.encode()), (b"x-api-key", KEY.encode())])
+    kept = [number for number in range(2500) if credentials.scrub_text(f"cookie-value-number-{number:05}")[0] == "["]
+    assert len(kept) == MOST_SECRETS - 1
+    assert credentials.scrub_text(KEY) == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-functions-key",
+        "x-portkey-virtual-key",
+        "x-session-token",
+        "x-token",
+        "x-goog-iap-jwt-assertion",
+        "cf-access-jwt-assertion",
+        "x-csrf-token",
+        "x-hf-token",
+        "x-pinggy-password",
+        "private-token",
+        "x-vault-token",
+        "x-jwt",
+        "Authentication",
+        "x-forwarded-access-token",
+        "helicone-auth",
+        "x-credential",
+        "x-session-id",
+        "cookie2",
+    ],
+)
+def test_headers_that_are_called_like_secrets_are_taken_for_them(name: str) -> None:
+    assert Credentials([(name.encode(), KEY.encode())]).scrub_text(KEY) == "[redacted]"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "idempotency-key",
+        "x-stainless-idempotency-key",
+        "x-client-session-id",
+        "x-claude-code-session-id",
+        "sec-websocket-key",
+        "x-author",
+        ":authority",
+        "openai-organization",
+        "user-agent",
+        "x-ng-verifier-name",
+    ],
+)
+def test_headers_that_only_sound_like_it_are_none(name: str) -> None:
+    assert not Credentials([(name.encode(), KEY.encode())])

@@ -312,6 +312,48 @@ def test_secrets_of_the_request_are_in_nothing_that_is_recorded() -> None:
         assert repr(fields).count("[redacted]") >= 4
 
 
+def test_a_streams_own_bytes_are_withheld_where_a_secret_is_spread_over_its_events() -> None:
+    headers = [(b"authorization", f"Bearer {KEY}".encode())]
+    spread = [delta(KEY[:10]), delta(KEY[10:]), DONE]
+    raw = RecordingPolicy(1 << 20, keep_raw_streams=True)
+    withheld = b"[redacted: the response repeats a credential of the request]"
+    for chunks, policy in ((spread, raw), ([sse({"warning": "x"}), *spread], POLICY)):
+        fields = recorded(*chunks, headers=EVENT_STREAM, request_headers=headers, policy=policy)
+        assert fields["response"]["choices"][0]["message"]["content"] == "[redacted]"
+        assert fields["response_raw"] == withheld
+    fields = recorded(*STREAM, headers=EVENT_STREAM, request_headers=headers, policy=raw)
+    assert fields["response_raw"] == b"".join(STREAM)
+
+
+def test_a_secret_made_of_digits_damages_no_number() -> None:
+    headers = [(b"x-api-key", b"1234567890123456")]
+    body = b'{"id": 1234567890123456, "echo": "1234567890123456"}'
+    fields = recorded(body, request_headers=headers)
+    assert fields["response"] == b'{"id": 1234567890123456, "echo": "[redacted]"}'
+    assert fields["error_category"] is None
+
+
+def test_a_cookie_that_names_the_requests_model_leaves_it_readable() -> None:
+    request = json.dumps({"model": "meta-llama/Llama-3.1-8B", "echo": KEY}).encode()
+    headers = [(b"cookie", f"model=meta-llama/Llama-3.1-8B; s={KEY}".encode())]
+    fields = recorded(RESPONSE, request=request, request_headers=headers)
+    assert fields["request"] == request.replace(KEY.encode(), b"[redacted]")
+
+
+def test_a_long_identity_of_a_verifier_is_never_cut_to_that_of_another() -> None:
+    def invocation(text: str) -> dict[str, str]:
+        headers = [(b"x-ng-verifier-invocation-id", text.encode()), (b"x-ng-verifier-name", text.encode())]
+        declared: dict[str, str] = recorded(RESPONSE, request_headers=headers)["verifier_invocation"]
+        return declared
+
+    whole = "judge-" * 300
+    assert invocation(whole) == {"invocation_id": whole, "name": whole}
+    first, second = invocation("j" * 5000 + "1"), invocation("j" * 5000 + "2")
+    assert first != second
+    assert first == invocation("j" * 5000 + "1")
+    assert all(text.startswith("j" * 256 + "~sha256:") and len(text) == 328 for text in first.values())
+
+
 def test_the_session_and_the_verifier_come_from_the_headers() -> None:
     headers = [
         (b"X-Claude-Code-Session-Id", b"second"),
