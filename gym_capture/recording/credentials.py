@@ -28,6 +28,7 @@ _INNOCENT_HEADER = re.compile(
 ).fullmatch
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\u([0-9a-fA-F]{4})|%([0-9a-fA-F]{2})|\\(/)")
+_ASCII_ESCAPE = re.compile(rb"\\u(00[2-7][0-9a-fA-F])|%([2-7][0-9a-fA-F])|\\(/)")
 _WIDE = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 _REDACTED = REDACTED.encode("ascii")
 
@@ -118,9 +119,13 @@ class Credentials:
         if not secrets:
             return []
         found = [secret for secret in secrets if any(form in data for form in secret.plain)]
-        if b"%" in data or b"\\u" in data or b"\\/" in data:
-            undone = _ESCAPE.sub(_undo, data)
-            found += [secret for secret in secrets if secret not in found and any(f in undone for f in secret.plain)]
+        ascii_only = all(secret.text.isascii() for secret in secrets)  # so is nearly every key, and text is often not
+        if b"%" in data or (b"\\u00" if ascii_only else b"\\u") in data or b"\\/" in data:
+            undone = (_ASCII_ESCAPE if ascii_only else _ESCAPE).sub(_undo, data)
+            if undone != data:
+                found += [
+                    secret for secret in secrets if secret not in found and any(f in undone for f in secret.plain)
+                ]
         if b"\0" in data:
             found += [
                 secret
