@@ -1,0 +1,209 @@
+"""One run from its plan: load, fault, recovery, rest, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gym_capture
+from gym_capture.storage.store import CaptureStore
+from tests.crash.lab.checker import Stored, Violation, check
+from tests.crash.lab.cluster import LabCluster
+from tests.crash.lab.collector import Collector
+from tests.crash.lab.faults import FAULTS, NODE_FAULTS
+from tests.crash.lab.network import DisturbedPath
+from tests.crash.lab.plan import Plan
+from tests.crash.lab.scene import Scene
+from tests.crash.lab.workers import actor_on
+from tests.crash.lab.workload import digest_of
+from tests.crash.processes import Child
+
+RECOVER_S = 60.0
+AFTER_S = 0.7
+"""The load goes on for so long after it has recovered."""
+
+
+@dataclass
+class Result:
+    """What came of one run."""
+
+    plan: Plan
+    acknowledged: int = 0
+    recovered_s: float | None = None
+    violations: list[Violation] = field(default_factory=list)
+    what: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def shown(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "seed": self.plan.seed,
+            "fault": self.plan.fault,
+            "broken": self.plan.broken,
+            "acknowledged": self.acknowledged,
+            "recovered_s": None if self.recovered_s is None else round(self.recovered_s, 3),
+            "violations": [list(each) for each in self.violations],
+            "what": self.what,
+            "counts": dict(sorted(self.counts.items())),
+            "seconds": round(self.seconds, 1),
+            "transport": self.plan.transport,
+        }
+
+
+class Lab:
+    """Runs plans on one cluster, with worker actors that they share."""
+
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
+        self._folder = folder
+        self._cluster = LabCluster(nodes)
+        self._actors: dict[str, Any] = {}
+
+    def run(self, plan: Plan, *, keep: bool = False) -> Result:
+        """One plan; its folder is removed unless something is wrong and `keep`."""
+        began = time.monotonic()
+        self._cluster.replace_lost()
+        folder = self._folder / f"{plan.seed}-{len(list(self._folder.iterdir()))}"
+        folder.mkdir()
+        scene = Scene(plan, self._cluster, folder)
+        scene.actors = self._workers()
+        result = Result(plan)
+        try:
+            asyncio.run(_Run(scene, result).all())
+        except Exception as error:  # noqa: BLE001 - a run that cannot be brought to its end is a finding of its own
+            result.violations.append(Violation("run did not end", repr(error)[:500]))
+        finally:
+            asyncio.run(scene.close())
+            result.seconds = time.monotonic() - began
+        if not (keep and result.violations):
+            shutil.rmtree(folder, ignore_errors=True)
+        if plan.fault in NODE_FAULTS:
+            self._actors.clear()
+        return result
+
+    def _workers(self) -> list[Any]:
+        for node in self._cluster.nodes():
+            if node not in self._actors:
+                self._actors[node] = actor_on(node)
+        return list(self._actors.values())
+
+    def close(self) -> None:
+        """End the cluster."""
+        self._cluster.close()
+
+
+class _Run:
+    def __init__(self, scene: Scene, result: Result) -> None:
+        self._scene = scene
+        self._result = result
+        self._plan = scene.plan
+        self._drivers: list[Child] = []
+        self._rollouts: list[str] = []
+
+    async def all(self) -> None:
+        scene, plan = self._scene, self._plan
+        scene.control(**({"broken": plan.broken} if plan.broken else {}))
+        if plan.fault.startswith("connections"):
+            scene.path = DisturbedPath(scene.where_the_owner_listens)
+            scene.control(detour=scene.path.port)
+        try:
+            await self._begin()
+            await self._load()
+            await self._rest()
+        finally:
+            for driver in self._drivers:
+                driver.end()
+        self._judge()
+
+    async def _begin(self) -> None:
+        scene, plan = self._scene, self._plan
+        if plan.fault in ("two drivers race to start", "driver killed and rejoined"):
+            self._drivers = [self._driver("b"), *([self._driver("c")] if plan.fault.startswith("two") else [])]
+        scene.capture = await asyncio.to_thread(gym_capture.start, scene.config())
+        for driver in self._drivers:
+            assert (await asyncio.to_thread(driver.hear, 90.0))["ready"]
+        scene.lose_driver = self._lose_driver
+
+    def _driver(self, name: str) -> Child:
+        given = {**self._plan.shown(), "config": self._scene.config()}
+        return Child(
+            "tests.crash.lab.driver_process",
+            self._scene.cluster.address,
+            str(self._scene.directory),
+            json.dumps(given),
+            name,
+        )
+
+    async def _lose_driver(self) -> None:
+        """Kill the second driver, workers and all, and let another go on with its rollouts."""
+        self._drivers.pop().end()
+        self._drivers.append(self._driver("b"))
+        assert (await asyncio.to_thread(self._drivers[0].hear, 90.0))["ready"]
+
+    async def _load(self) -> None:
+        scene, plan = self._scene, self._plan
+        collector = scene.collector = Collector(
+            plan, scene.capture, str(scene.directory), scene.journal, scene.actors, "a"
+        )
+        running = asyncio.ensure_future(collector.run())
+        try:
+            start = time.monotonic()
+            await scene.until(lambda: scene.acknowledged_after(start), "a first write")
+            await asyncio.sleep(plan.warm_s)
+            at = time.monotonic()
+            await FAULTS[plan.fault](scene)
+            await scene.until(lambda: scene.acknowledged_after(at), "a write after the fault", RECOVER_S)
+            await asyncio.sleep(AFTER_S)
+        finally:
+            collector.stopping.set()
+            for driver in self._drivers:
+                driver.say("stop")
+            await asyncio.wait_for(running, 120.0)
+            for driver in self._drivers:
+                assert (await asyncio.to_thread(driver.hear, 120.0))["done"]
+
+    async def _rest(self) -> None:
+        """Everything comes to rest: no claim is open, and every rollout is merged once more."""
+        scene, collector = self._scene, self._scene.collector
+        assert collector is not None
+        end = time.monotonic() + 60.0
+        while not await collector.quiesce(None, 10.0):
+            assert time.monotonic() < end, f"never quiescent: {await scene.capture.stats()}"
+        store = CaptureStore(scene.directory)
+        for rollout in store.rollout_ids():
+            await collector.merge(rollout, store.generation(rollout), 0)
+        self._result.counts.update(_counters(await scene.capture.stats()))
+        await scene.capture.stop()
+
+    def _judge(self) -> None:
+        scene, result = self._scene, self._result
+        history = scene.history()
+        store = CaptureStore(scene.directory)
+        stored = {}
+        for rollout in {*store.rollout_ids(), *(call.rollout for call in history.calls.values())}:
+            exchanges, damaged = store.read_available(rollout)
+            calls = [(each["model_call_id"], digest_of(each["request"], each["response"])) for each in exchanges]
+            reasons = store.evidence(rollout).incomplete
+            stored[rollout] = Stored(store.generation(rollout), calls, dict(reasons) if reasons else None, damaged)
+        result.violations += check(history, stored, silence_s=self._plan.lease_s / 2)
+        result.acknowledged = len(history.acknowledged())
+        result.what = [what for _, what in history.faults]
+        if history.faults:
+            result.recovered_s = history.recovered_after(history.faults[0][0])
+        result.counts["calls"] = len(history.calls)
+        result.counts["quiet answers"] = len(history.quiets)
+        result.counts["merges"] = len(history.merges)
+        result.counts.update(f"outcome {call.outcome or 'untold'}" for call in history.calls.values())
+        result.counts["lost claims"] = sum((each.reasons or {}).get("lost", 0) for each in stored.values())
+
+
+def _counters(stats: dict[str, Any]) -> dict[str, int]:
+    return {f"owner {name}": int(value) for name, value in stats["counts"].items()} | {
+        "owner reopened": stats["reopened"]
+    }

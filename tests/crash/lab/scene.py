@@ -1,0 +1,181 @@
+"""One run's surroundings, as a fault sees them: the owner, the workers, the control file, the way between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+import gym_capture
+from gym_capture.directory.locate import endpoint_of
+from gym_capture.storage.owner_file import read_owner
+from gym_capture.storage.posix_files import PosixFiles
+from tests.crash.lab.cluster import LabCluster, signal_pid
+from tests.crash.lab.collector import Collector
+from tests.crash.lab.in_process import CONTROL
+from tests.crash.lab.journal import History, Journal, read_history
+from tests.crash.lab.network import DisturbedPath
+from tests.crash.lab.plan import Plan
+
+T = TypeVar("T")
+
+HEAL_S = 60.0
+"""No state of a run is awaited longer."""
+
+
+class Scene:
+    """A run that is under way.
+
+    Args:
+        plan: its plan.
+        cluster: where it runs.
+        folder: an empty folder of its own.
+    """
+
+    def __init__(self, plan: Plan, cluster: LabCluster, folder: Path) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        self.folder = folder
+        self.directory = folder / "captures"
+        self.draw = plan.random("fault")
+        self.journals = folder / "journals"
+        self.journals.mkdir()
+        self.journal = Journal(self.journals, "lab")
+        self.capture: gym_capture.CaptureClient
+        self.collector: Collector | None = None
+        self.actors: list[Any] = []
+        self.frozen: list[int] = []
+        self.path: DisturbedPath | None = None
+        self.lose_driver: Callable[[], Awaitable[None]]
+        self._serial = 0
+        self._control: dict[str, Any] = {}
+
+    def config(self) -> dict[str, Any]:
+        """What the owner is started with."""
+        return {
+            "model_call_capture_dir": str(self.directory),
+            "capture": {
+                "namespace": f"lab-{self.folder.name}",
+                "transport": self.plan.transport,
+                "lease_s": self.plan.lease_s,
+                "segment_bytes": self.plan.segment_bytes,
+                "endpoint": {"host": "127.0.0.1"},
+                "placement": {"node": "any", "resources": {"capture_owner": 0.01}},
+            },
+        }
+
+    # -- what a fault does --------------------------------------------------------------------------------------
+
+    def control(self, **now: Any) -> None:
+        """Put this in force in the processes of the run, besides what stays."""
+        self._serial += 1
+        self._control = {**self._control, **now, "serial": self._serial}
+        aside = self.folder / f"{CONTROL}.new"
+        aside.write_text(json.dumps(self._control))
+        os.replace(aside, self.folder / CONTROL)
+
+    def fired(self) -> bool:
+        """Whether the last control's kill has happened."""
+        return (self.folder / f"fired-{self._serial}").exists()
+
+    def note(self, what: str) -> None:
+        """The fault happens now."""
+        self.journal.note("fault", what)
+
+    def kill(self, pid: int, what: str) -> None:
+        """SIGKILL a process."""
+        self.note(f"kill {what} {pid}")
+        signal_pid(pid, 9)
+
+    async def freeze(self, pids: list[int], seconds: float, what: str) -> None:
+        """SIGSTOP processes for so long."""
+        self.note(f"freeze {what} {pids} for {seconds:.2f} s")
+        self.frozen.extend(pids)
+        for pid in pids:
+            signal_pid(pid, 19)
+        await asyncio.sleep(seconds)
+        self.thaw()
+
+    def thaw(self) -> None:
+        """SIGCONT everything that was frozen."""
+        for pid in self.frozen:
+            signal_pid(pid, 18)
+        self.frozen.clear()
+
+    # -- who is where -------------------------------------------------------------------------------------------
+
+    def owner_pid(self) -> int:
+        """The pid in the directory's `OWNER`."""
+        return int(self._owner().identity.pid)
+
+    def owner_node(self) -> str:
+        """The Ray node in it."""
+        return str(self._owner().identity.node)
+
+    def _owner(self) -> Any:
+        owner = read_owner(PosixFiles(str(self.directory)))
+        assert owner is not None
+        return owner
+
+    def epoch(self) -> int:
+        """The epoch in it."""
+        return int(self._owner().epoch)
+
+    def where_the_owner_listens(self) -> tuple[str, int]:
+        """Its host and port."""
+        endpoint = endpoint_of(str(self.directory))
+        return endpoint.host, endpoint.port
+
+    def history(self) -> History:
+        """What everybody was told so far."""
+        return read_history(self.journals)
+
+    async def busy(self, kind: str) -> int:
+        """The pid of a worker process of that kind that holds claims now."""
+
+        def find() -> int | None:
+            history = self.history()
+            holders = {
+                call.holder
+                for call in history.calls.values()
+                if call.claimed_at is not None and call.told_at is None and call.holder.startswith(kind)
+            }
+            now = time.monotonic()
+            pids = [history.processes[each][0] for each in sorted(holders) if history.pulses[each][-1] > now - 0.5]
+            return self.draw.choice(pids) if pids else None
+
+        return await self.until(find, f"a {kind} that holds claims")
+
+    async def until(self, condition: Callable[[], T | None], what: str, limit_s: float = HEAL_S) -> T:
+        """What `condition` returns once it is true."""
+        end = time.monotonic() + limit_s
+        while True:
+            found = condition()
+            if found:
+                return found
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {limit_s:g} s: {what}")
+            await asyncio.sleep(0.02)
+
+    def acknowledged_after(self, at: float) -> float | None:
+        """Seconds from then to the first acknowledged write that was asked for after it."""
+        return self.history().recovered_after(at)
+
+    async def close(self) -> None:
+        """Leave nothing of the run behind but its folder."""
+        self.thaw()
+        self.journal.end()
+        if self.path is not None:
+            self.path.close()
+        for entry in await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True):
+            if entry["namespace"] == f"lab-{self.folder.name}":
+                try:
+                    ray.kill(ray.get_actor(entry["name"], entry["namespace"]), no_restart=True)
+                except (ValueError, ray.exceptions.RayError):
+                    pass  # it ended by itself
