@@ -9,11 +9,11 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment run test lint format-check types imports wheel pytest format bench simulate lock clean distclean
+.PHONY: help environment run test lint format-check types imports wheel pytest format bench simulate crash lock clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-13s %s\n", $$1, $$2}'
-	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS=... is handed on to run, pytest, bench and simulate."
+	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS=... is handed on to run, pytest, bench, simulate and crash."
 
 environment: ## make .venv from requirements.lock, or bring it up to date
 	@sh tools/environment.sh "$(VENV)" "$(PYTHON)"
@@ -56,6 +56,9 @@ bench: environment ## the benchmark, against a plain file store
 
 simulate: environment ## 100,000 seeded schedules of the whole cluster (about an hour on 2 cores)
 	@$(PY) -m tests.simulation $(ARGS)
+
+crash: environment ## 200 seeded faults under load on a real Ray cluster of several nodes (about half an hour on 2 cores)
+	@$(PY) -m tests.crash.lab $(ARGS)
 
 lock: ## resolve pyproject.toml anew into requirements.lock (needs the network)
 	@$(PYTHON) -m venv --clear build/lock

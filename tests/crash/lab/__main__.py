@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="the first one's; each further run has the next")
     parser.add_argument("--faults", default="", help="names, separated by commas, in turn; all if not given")
-    parser.add_argument("--broken", choices=BROKEN, default="", help="give the owner this bug, which has to be found")
+    parser.add_argument("--broken", choices=BROKEN, default="", help="give the owner this bug, until it is found")
     parser.add_argument("--json", type=Path, help="write all results there")
     parser.add_argument("--keep", type=Path, help="keep the folders of failed runs in there")
     parser.add_argument("--list", action="store_true", help="name the faults, and run nothing")
@@ -36,7 +36,8 @@ def main() -> int:
     if given.list:
         print("\n".join(FAULTS))
         return 0
-    faults = [name.strip() for name in given.faults.split(",") if name.strip()] or list(FAULTS)
+    faults = [name.strip() for name in given.faults.split(",") if name.strip()]
+    faults = faults or list(BROKEN.get(given.broken, FAULTS))
     unknown = [name for name in faults if name not in FAULTS]
     if unknown:
         parser.error(f"no fault {unknown[0]!r}; --list names them")
@@ -60,6 +61,8 @@ def _run(given: argparse.Namespace, faults: list[str], folder: Path) -> list[Res
             result = lab.run(plan, keep=given.keep is not None)
             results.append(result)
             _tell(result)
+            if given.broken and result.violations:
+                break
     except KeyboardInterrupt:
         print("stopped", flush=True)
     finally:

@@ -31,6 +31,8 @@ OWNER_RESOURCE = "capture_owner"
 
 def join(address: str) -> None:
     """Connect this process as a driver whose workers load the lab's hook."""
+    # Ray prints a paragraph for every worker that dies, whatever it is asked; here that is what is done to them.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import ray
 
+import gym_capture
+from gym_capture.errors import DirectoryHeld
 from gym_capture.storage import fault_points
 from tests.crash.lab.cluster import children_of, signal_pid
 from tests.crash.lab.network import DisturbedPath
-from tests.crash.lab.scene import Scene
+from tests.crash.lab.scene import HEAL_S, Scene
+from tests.crash.lab.workers import filler
 
 Fault = Callable[[Scene], Awaitable[None]]
 
@@ -101,6 +106,17 @@ async def freeze_past_lease(scene: Scene) -> None:
 
 @fault("kill owner's node")
 async def kill_owner_node(scene: Scene) -> None:
+    """The raylet and all of its processes at once, as when a machine is lost."""
+    raylet = scene.cluster.raylet(scene.owner_node())
+    lost = [raylet, *children_of(raylet)]
+    scene.note(f"kill the owner's node {lost}")
+    for pid in lost:
+        signal_pid(pid, signal.SIGKILL)
+
+
+@fault("kill owner's raylet")
+async def kill_owner_raylet(scene: Scene) -> None:
+    """The raylet alone: the owner lives on for as long as it takes to notice."""
     scene.kill(scene.cluster.raylet(scene.owner_node()), "raylet of the owner's node")
 
 
@@ -120,6 +136,32 @@ async def freeze_owner_node(scene: Scene) -> None:
     try:
         await scene.until(lambda: scene.epoch() > epoch, "an owner elsewhere", 40.0)
         await asyncio.sleep(scene.draw.uniform(0.0, 2.0))
+    finally:
+        frozen.cancel()
+        scene.thaw()
+
+
+# -- two owners -----------------------------------------------------------------------------------------------------
+
+
+@fault("second owner takes over from a frozen one")
+async def take_over(scene: Scene) -> None:
+    """Another actor's, as of another cluster that sees the directory. It is refused while the first one beats."""
+    config = scene.config()
+    config["capture"]["name"] = f"second-{scene.folder.name}"
+    first = scene.epoch()
+    try:
+        await asyncio.to_thread(gym_capture.start, config)
+    except DirectoryHeld:
+        pass
+    else:
+        raise AssertionError("a second owner began while the first one was there")
+    frozen = asyncio.ensure_future(scene.freeze([scene.owner_pid()], HEAL_S, "owner"))
+    try:
+        await asyncio.sleep(0)
+        await asyncio.to_thread(gym_capture.start, config, takeover=True)
+        assert scene.epoch() > first
+        await asyncio.sleep(scene.draw.uniform(0.0, 0.3))
     finally:
         frozen.cancel()
         scene.thaw()
@@ -180,6 +222,19 @@ async def cancel(scene: Scene) -> None:
             ref, kind = scene.draw.choice(running)
             force = kind == "task" and scene.draw.random() < 0.3
             await asyncio.to_thread(ray.cancel, ref, force=force)
+
+
+@fault("object-store pressure")
+async def fill_the_object_store(scene: Scene) -> None:
+    """Twice what the nodes' stores hold: Ray spills, and stalls what needs room."""
+    scene.note("fill the object store")
+    held = [filler.remote(30 << 20) for _ in range(20)]
+    await asyncio.wait([asyncio.ensure_future(_result(ref)) for ref in held], timeout=scene.draw.uniform(3.0, 6.0))
+    del held
+
+
+async def _result(ref: Any) -> None:
+    await ref
 
 
 @fault("fork in a worker")
@@ -260,7 +315,7 @@ async def read_only(scene: Scene) -> None:
     scene.control(fail=dict.fromkeys(READ_ONLY_POINTS, errno.EROFS))
     await asyncio.sleep(scene.draw.uniform(0.3, 1.0))
     if scene.draw.random() < 0.6:
-        signal_pid(scene.owner_pid(), 9)
+        signal_pid(scene.owner_pid(), signal.SIGKILL)
         await asyncio.sleep(scene.draw.uniform(0.5, 3.0))
     scene.control(fail={})
 
@@ -275,7 +330,7 @@ async def clock_jumps(scene: Scene) -> None:
         scene.note(f"wall clock off by {jump:.0f} s")
         scene.control(wall_s=jump)
         if scene.draw.random() < 0.4:
-            signal_pid(scene.owner_pid(), 9)
+            signal_pid(scene.owner_pid(), signal.SIGKILL)
         await asyncio.sleep(scene.draw.uniform(0.3, 1.2))
 
 
@@ -318,5 +373,5 @@ async def forget_at_takeover(scene: Scene) -> None:
     await _kill_at(scene, TAKING_POINTS, drop=True)
 
 
-NODE_FAULTS = ("kill owner's node", "kill worker's node", "freeze owner's node")
+NODE_FAULTS = ("kill owner's node", "kill owner's raylet", "kill worker's node", "freeze owner's node")
 """They cost a raylet, which is replaced afterwards."""

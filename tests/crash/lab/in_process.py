@@ -31,16 +31,16 @@ CONTROL = "control.json"
 """
 
 
-BROKEN = (
-    "sync skipped",
-    "claims not journaled",
-    "clears not journaled",
-    "owner check skipped",
-    "no dedupe after a restart",
-    "duplicate counted as a second call",
-    "answer before the sync",
-)
-"""Bugs that an owner can be given."""
+BROKEN: dict[str, tuple[str, ...]] = {
+    "sync skipped": ("host forgets at a step of a write",),
+    "claims not journaled": ("kill owner",),
+    "clears not journaled": ("kill owner",),
+    "owner check skipped": ("second owner takes over from a frozen one",),
+    "no dedupe after a restart": ("EIO on sync", "connections cut", "kill at a step of a write"),
+    "duplicate counted as a second call": ("ray.cancel",),
+    "answer before the sync": ("host forgets at a step of a write",),
+}
+"""Bugs that an owner can be given, and the faults that bring each to light."""
 
 
 class Control:

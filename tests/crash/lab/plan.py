@@ -43,15 +43,17 @@ class Plan:
 def plan_of(seed: int, fault: str, broken: str = "") -> Plan:
     """The plan of a seed."""
     draw = random.Random(f"{seed} {fault}")
-    # Where connections are disturbed, and where a child goes on without Ray, the stream is all there is.
-    only_stream = fault.startswith("connections") or fault == "fork in a worker"
+    # Where connections are disturbed, where a child goes on without Ray, and where the actor's name is another one
+    # afterwards, the stream is all there is.
+    only_stream = fault.startswith(("connections", "fork", "second owner"))
     return Plan(
         seed=seed,
         fault=fault,
         transport="stream" if only_stream else draw.choice(["stream", "stream", "auto", "ray"]),
         collectors=draw.randint(6, 12),
         calls=draw.randint(2, 10),
-        lease_s=draw.choice([3.0, 4.0]),
+        # A frozen owner's clients are to wait for it until it thaws.
+        lease_s=draw.choice([3.0, 4.0]) * (4.0 if fault.startswith("second owner") else 1.0),
         segment_bytes=draw.choice([1 << 16, 1 << 18, 64 << 20]),
         warm_s=draw.uniform(0.5, 1.5),
         broken=broken,

@@ -58,11 +58,16 @@ class Result:
 
 
 class Lab:
-    """Runs plans on one cluster, with worker actors that they share."""
+    """Runs plans on one cluster, with worker actors that they share.
 
-    def __init__(self, folder: Path, nodes: int = 2) -> None:
+    Args:
+        folder: where the runs' folders are made.
+        nodes, system_config: the cluster's.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 2, system_config: dict[str, Any] | None = None) -> None:
         self._folder = folder
-        self._cluster = LabCluster(nodes)
+        self._cluster = LabCluster(nodes, system_config)
         self._actors: dict[str, Any] = {}
 
     def run(self, plan: Plan, *, keep: bool = False) -> Result:
@@ -84,6 +89,8 @@ class Lab:
         if not (keep and result.violations):
             shutil.rmtree(folder, ignore_errors=True)
         if plan.fault in NODE_FAULTS:
+            for actor in self._actors.values():
+                ray.kill(actor)
             self._actors.clear()
         return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -91,21 +92,21 @@ class Scene:
     def kill(self, pid: int, what: str) -> None:
         """SIGKILL a process."""
         self.note(f"kill {what} {pid}")
-        signal_pid(pid, 9)
+        signal_pid(pid, signal.SIGKILL)
 
     async def freeze(self, pids: list[int], seconds: float, what: str) -> None:
         """SIGSTOP processes for so long."""
         self.note(f"freeze {what} {pids} for {seconds:.2f} s")
         self.frozen.extend(pids)
         for pid in pids:
-            signal_pid(pid, 19)
+            signal_pid(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         self.thaw()
 
     def thaw(self) -> None:
         """SIGCONT everything that was frozen."""
         for pid in self.frozen:
-            signal_pid(pid, 18)
+            signal_pid(pid, signal.SIGCONT)
         self.frozen.clear()
 
     # -- who is where -------------------------------------------------------------------------------------------

@@ -66,6 +66,12 @@ def attempt_task(capture: gym_capture.CaptureClient, attempt: Attempt) -> int:
     return asyncio.run(attempt_here(capture, attempt, "task"))
 
 
+@ray.remote(max_retries=0, num_cpus=0)
+def filler(size: int) -> bytes:
+    """An object of that size."""
+    return bytes(size)
+
+
 class AttemptActor:
     """Attempts side by side in one actor's process."""
 
