@@ -66,11 +66,11 @@ class Collector:
             rollout = f"{self._name}-{number}x{count}-0"
             count += 1
             self.rollouts.append(rollout)
-            for attempt in range(draw.choice([1, 1, 2, 3])):
-                if not await self._attempt(rollout, f"{rollout}.{attempt}", draw):
+            for _ in range(draw.choice([1, 1, 2, 3])):
+                if not await self._attempt(rollout, draw):
                     break
 
-    async def _attempt(self, rollout: str, name: str, draw: random.Random) -> bool:
+    async def _attempt(self, rollout: str, draw: random.Random) -> bool:
         """Clear, dispatch, wait, quiesce, merge. False when the owner could not be asked to clear."""
         token = await self.clear(rollout)
         if token is None:
@@ -78,6 +78,7 @@ class Collector:
         # A token is what fences; without one a call belongs to what is current, which is fine for a first attempt.
         generation = token if draw.random() < 0.9 else None
         calls = draw.randint(1, self._plan.calls)
+        name = f"{rollout}.{token}"  # another driver that goes on with this rollout has another token
         attempt = Attempt(self._directory, rollout, name, generation, calls, f"{self._plan.seed}", self.fork)
         if draw.random() < 0.5 and self._actors:
             kind, ref = "actor", draw.choice(self._actors).attempt.remote(self._capture, attempt)

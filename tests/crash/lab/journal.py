@@ -32,16 +32,14 @@ class Journal:
         self.holder = f"{kind}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._descriptor = os.open(folder / f"{self.holder}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._ended = threading.Event()
+        self._lock = threading.Lock()  # so that times ascend
         self.note("process", os.getpid(), kind)
         threading.Thread(target=self._pulse, daemon=True).start()
 
     def note(self, kind: str, *more: Any) -> None:
         """Write one event down, now."""
-        self.note_at(time.monotonic(), kind, *more)
-
-    def note_at(self, at: float, kind: str, *more: Any) -> None:
-        """Write one event down, which was at that time."""
-        os.write(self._descriptor, (json.dumps([kind, at, *more]) + "\n").encode())
+        with self._lock:
+            os.write(self._descriptor, (json.dumps([kind, time.monotonic(), *more]) + "\n").encode())
 
     def end(self) -> None:
         """Write no more pulses."""
@@ -156,23 +154,33 @@ class History:
         return min(told) - at if told else None
 
 
-def read_history(folder: Path) -> History:
-    """All journals of a run together; a line that a killed process left unfinished is passed over."""
-    history = History()
-    for path in sorted(folder.glob("*.jsonl")):
-        _read(history, path.stem, path.read_text(errors="replace").splitlines())
-    for list_ in history.pulses.values():
-        list_.sort()
-    history.faults.sort()
-    return history
+class HistoryReader:
+    """Reads all journals of a run together, each time only what is new.
+
+    Args:
+        folder: where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._history = History()
+
+    def read(self) -> History:
+        """The history up to now; a line that a killed process left unfinished is passed over."""
+        for path in sorted(self._folder.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole, _, _ = file.read().rpartition(b"\n")
+            if whole:
+                self._read[path] = self._read.get(path, 0) + len(whole) + 1
+                _read(self._history, path.stem, whole.split(b"\n"))
+        return self._history
 
 
-def _read(history: History, holder: str, lines: Iterable[str]) -> None:
+def _read(history: History, holder: str, lines: Iterable[bytes]) -> None:
     for line in lines:
-        try:
-            kind, at, *more = json.loads(line)
-        except ValueError:
-            continue
+        kind, at, *more = json.loads(line)
         history.pulses[holder].append(at)
         if kind == "process":
             history.processes[holder] = (more[0], more[1])

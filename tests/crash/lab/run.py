@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ray
+
 import gym_capture
 from gym_capture.storage.store import CaptureStore
 from tests.crash.lab.checker import Stored, Violation, check
@@ -204,6 +206,7 @@ class _Run:
         if history.faults:
             result.recovered_s = history.recovered_after(history.faults[0][0])
         result.counts["calls"] = len(history.calls)
+        result.counts.update(f"calls of {history.processes[each.holder][1]}s" for each in history.calls.values())
         result.counts["quiet answers"] = len(history.quiets)
         result.counts["merges"] = len(history.merges)
         result.counts.update(f"outcome {call.outcome or 'untold'}" for call in history.calls.values())

@@ -20,7 +20,7 @@ from gym_capture.storage.posix_files import PosixFiles
 from tests.crash.lab.cluster import LabCluster, signal_pid
 from tests.crash.lab.collector import Collector
 from tests.crash.lab.in_process import CONTROL
-from tests.crash.lab.journal import History, Journal, read_history
+from tests.crash.lab.journal import History, HistoryReader, Journal
 from tests.crash.lab.network import DisturbedPath
 from tests.crash.lab.plan import Plan
 
@@ -54,6 +54,7 @@ class Scene:
         self.frozen: list[int] = []
         self.path: DisturbedPath | None = None
         self.lose_driver: Callable[[], Awaitable[None]]
+        self._reader = HistoryReader(self.journals)
         self._serial = 0
         self._control: dict[str, Any] = {}
 
@@ -135,7 +136,7 @@ class Scene:
 
     def history(self) -> History:
         """What everybody was told so far."""
-        return read_history(self.journals)
+        return self._reader.read()
 
     async def busy(self, kind: str) -> int:
         """The pid of a worker process of that kind that holds claims now."""

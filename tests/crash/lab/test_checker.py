@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.lab import checker
 from tests.crash.lab.checker import Stored, Violation, check
-from tests.crash.lab.journal import Call, Clear, History, Merge, Quiet, read_history
+from tests.crash.lab.journal import Call, Clear, History, HistoryReader, Merge, Quiet
 
 ROLLOUT = "7-0"
 SILENCE_S = 1.5
@@ -269,7 +269,8 @@ def test_journals_are_read_back_whatever_line_a_kill_left_unfinished(tmp_path: P
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "task-42.jsonl").write_text(text + '["told", 1.6, "c1", "dur')
-    history = read_history(tmp_path)
+    reader = HistoryReader(tmp_path)
+    history = reader.read()
     assert [each.call_id for each in history.acknowledged()] == ["c0"]
     assert (history.calls["c0"].generation, history.calls["c0"].told_at) == (3, 1.4)
     assert history.calls["c1"].outcome is None
@@ -277,3 +278,7 @@ def test_journals_are_read_back_whatever_line_a_kill_left_unfinished(tmp_path: P
     assert history.pulses["task-42"] == [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
     assert history.recovered_after(1.05) == pytest.approx(0.35)
     assert history.recovered_after(1.45) is None
+    with (tmp_path / "task-42.jsonl").open("a") as file:
+        file.write('able", 3]\n["pulse", 1.7]\n')
+    assert reader.read().calls["c1"].outcome == "durable"
+    assert history.pulses["task-42"] == [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
