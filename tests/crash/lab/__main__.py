@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,8 @@ def main() -> int:
     unknown = [name for name in faults if name not in FAULTS]
     if unknown:
         parser.error(f"no fault {unknown[0]!r}; --list names them")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # the cluster is ended, whoever asks
     logging.getLogger("gym_capture").setLevel(logging.CRITICAL)
     if given.keep:
         given.keep.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ class _Check:
                 self.say(LOST, f"{what}: {call.call_id} was acknowledged at {call.told_at:.3f} and is not in it")
             elif call.claimed_at is not None and call.claimed_at < merge.asked_at and not codes:
                 self.say(FORGOTTEN, f"{what}: {call.call_id} is claimed since {call.claimed_at:.3f}, no gap says so")
-        lost = _lost_in(merge)
+        lost = lost_in(merge)
         excused = sum(
             call.generation in (None, merge.generation) and self._excused(call, merge.told_at)
             for call in self.by_rollout.get(merge.rollout, [])
@@ -127,6 +127,8 @@ class _Check:
             self.say(UNREADABLE, f"{what}: {stored.damaged} exchanges")
         digests = dict(stored.calls)
         for call in self.by_rollout.get(rollout, []):
+            if (call.told_generation or 0) > stored.generation and _acknowledged(call):
+                self.say(LOST, f"{what}: {call.call_id}, with its generation {call.told_generation}")
             if call.told_generation != stored.generation:
                 continue
             if call.call_id in digests:
@@ -169,7 +171,8 @@ def _acknowledged(call: Call) -> bool:
     return call.outcome in ("durable", "duplicate")
 
 
-def _lost_in(merge: Merge) -> int:
+def lost_in(merge: Merge) -> int:
+    """How many claims a merge said are lost."""
     for code, detail in merge.gaps:
         found = re.search(r"\blost=(\d+)", detail or "")
         if code == "model_call_capture_incomplete" and found:

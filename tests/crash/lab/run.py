@@ -15,7 +15,7 @@ import ray
 
 import gym_capture
 from gym_capture.storage.store import CaptureStore
-from tests.crash.lab.checker import Stored, Violation, check
+from tests.crash.lab.checker import Stored, Violation, check, lost_in
 from tests.crash.lab.cluster import LabCluster
 from tests.crash.lab.collector import Collector
 from tests.crash.lab.faults import FAULTS, NODE_FAULTS
@@ -210,6 +210,7 @@ class _Run:
         result.counts["quiet answers"] = len(history.quiets)
         result.counts["merges"] = len(history.merges)
         result.counts.update(f"outcome {call.outcome or 'untold'}" for call in history.calls.values())
+        result.counts["lost, as merges said"] = sum(map(lost_in, history.merges))
         result.counts["lost claims"] = sum((each.reasons or {}).get("lost", 0) for each in stored.values())
 
 

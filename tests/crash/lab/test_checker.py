@@ -73,6 +73,10 @@ def lost_with_its_rollout(history: History, stored: dict[str, Stored]) -> None:
         each.generation = each.told_generation = 0
 
 
+def lost_with_its_generation(history: History, stored: dict[str, Stored]) -> None:
+    stored[ROLLOUT] = Stored(0, [])
+
+
 def lost_in_a_merge(history: History, stored: dict[str, Stored]) -> None:
     history.merges[0].calls.pop()
     history.merges[0].gaps.append(("model_call_capture_incomplete", "released=1"))
@@ -156,6 +160,7 @@ def damaged_in_a_merge(history: History, stored: dict[str, Stored]) -> None:
 PLANTED: list[tuple[Callable[[History, dict[str, Stored]], None], str]] = [
     (lost_on_disk, checker.LOST),
     (lost_with_its_rollout, checker.LOST),
+    (lost_with_its_generation, checker.LOST),
     (lost_in_a_merge, checker.LOST),
     (doubled_on_disk, checker.DOUBLED),
     (doubled_in_a_merge, checker.DOUBLED),
