@@ -52,6 +52,9 @@ TAKING_POINTS = tuple(
 )
 """Those that an owner passes when it takes its directory."""
 
+RAY_GIVES_UP_S = 180.0
+"""Ray has given a silent node up by then, also with its own settings."""
+
 
 def fault(name: str) -> Callable[[Fault], Fault]:
     """Register one."""
@@ -132,9 +135,9 @@ async def freeze_owner_node(scene: Scene) -> None:
     raylet = scene.cluster.raylet(scene.owner_node())
     pids = [raylet, *children_of(raylet)]
     epoch = scene.epoch()
-    frozen = asyncio.ensure_future(scene.freeze(pids, 45.0, "the owner's node"))
+    frozen = asyncio.ensure_future(scene.freeze(pids, RAY_GIVES_UP_S, "the owner's node"))
     try:
-        await scene.until(lambda: scene.epoch() > epoch, "an owner elsewhere", 40.0)
+        await scene.until(lambda: scene.epoch() > epoch, "an owner elsewhere", RAY_GIVES_UP_S - 5.0)
         await asyncio.sleep(scene.draw.uniform(0.0, 2.0))
     finally:
         frozen.cancel()
