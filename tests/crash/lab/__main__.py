@@ -42,8 +42,6 @@ def main() -> int:
     unknown = [name for name in faults if name not in FAULTS]
     if unknown:
         parser.error(f"no fault {unknown[0]!r}; --list names them")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # the cluster is ended, whoever asks
     logging.getLogger("gym_capture").setLevel(logging.CRITICAL)
     if given.keep:
         given.keep.mkdir(parents=True, exist_ok=True)
@@ -58,6 +56,8 @@ def main() -> int:
 def _run(given: argparse.Namespace, faults: list[str], folder: Path) -> list[Result]:
     results: list[Result] = []
     lab = Lab(folder)
+    for number in (signal.SIGINT, signal.SIGTERM):  # after Ray has set its own
+        signal.signal(number, signal.default_int_handler)
     try:
         for number in range(given.runs):
             plan = plan_of(given.seed + number, faults[number % len(faults)], given.broken)

@@ -93,6 +93,14 @@ async def kill_actor(scene: Scene) -> None:
     scene.kill(await scene.busy("actor"), "actor")
 
 
+@fault("kill owner and worker")
+async def kill_both(scene: Scene) -> None:
+    """At once, so that the log alone knows of the worker's claims."""
+    worker = await scene.busy(scene.draw.choice(["task", "actor"]))
+    scene.kill(scene.owner_pid(), "owner")
+    scene.kill(worker, "worker")
+
+
 @fault("freeze worker task")
 async def freeze_task(scene: Scene) -> None:
     await scene.freeze([await scene.busy("task")], scene.draw.uniform(0.3, 0.5) * scene.plan.lease_s, "task")

@@ -33,7 +33,7 @@ CONTROL = "control.json"
 
 BROKEN: dict[str, tuple[str, ...]] = {
     "sync skipped": ("host forgets at a step of a write",),
-    "claims not journaled": ("kill owner",),
+    "claims not journaled": ("kill owner and worker",),
     "clears not journaled": ("kill owner",),
     "owner check skipped": ("second owner takes over from a frozen one",),
     "no dedupe after a restart": ("EIO on sync", "connections cut", "kill at a step of a write"),
