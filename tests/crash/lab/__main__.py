@@ -56,8 +56,8 @@ def main() -> int:
 def _run(given: argparse.Namespace, faults: list[str], folder: Path) -> list[Result]:
     results: list[Result] = []
     lab = Lab(folder)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after Ray has set its own
-        signal.signal(number, signal.default_int_handler)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # after Ray has set its own
+        signal.signal(ending, signal.default_int_handler)
     try:
         for number in range(given.runs):
             plan = plan_of(given.seed + number, faults[number % len(faults)], given.broken)

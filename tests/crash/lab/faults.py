@@ -45,6 +45,13 @@ RUNNING_POINTS = tuple(
     for name in (fault_points.APPEND, fault_points.SYNC, fault_points.OWNER_CHECK, fault_points.BEAT)
     for point in (fault_points.before(name), fault_points.after(name))
 )
+UNANSWERED_POINTS = (
+    fault_points.after(fault_points.SYNC),
+    fault_points.before(fault_points.OWNER_CHECK),
+    fault_points.after(fault_points.OWNER_CHECK),
+)
+"""What was written is on disk there, and nobody has been told."""
+
 TAKING_POINTS = tuple(
     point
     for point in fault_points.ALL
@@ -370,6 +377,11 @@ async def _kill_at(scene: Scene, points: tuple[str, ...], *, drop: bool) -> None
 @fault("kill at a step of a write")
 async def kill_at_write(scene: Scene) -> None:
     await _kill_at(scene, RUNNING_POINTS, drop=False)
+
+
+@fault("kill between sync and answer")
+async def kill_before_answer(scene: Scene) -> None:
+    await _kill_at(scene, UNANSWERED_POINTS, drop=False)
 
 
 @fault("kill at a step of a takeover")
