@@ -17,7 +17,7 @@ from tests.ray_cluster import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.crash]
 
-SHORT = ("kill owner", "freeze worker past its lease", "host forgets at a step of a write", "EIO on sync")
+SHORT = ("kill owner and worker", "EIO on sync", "host forgets at a step of a takeover")
 
 
 def lab(tmp_path: Path, *args: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -45,12 +45,12 @@ def test_faults_on_a_real_cluster_lose_nothing_double_nothing_and_are_told_of_tr
 
 @pytest.mark.timeout(300)
 def test_an_owner_that_skips_the_sync_is_caught_and_the_command_that_shows_it_again_is_printed(tmp_path: Path) -> None:
-    fault = "host forgets at a step of a write"
+    fault = "host forgets at a step of a write"  # with this seed, right after an append
     status, (result,), printed = lab(
-        tmp_path, "--runs", "1", "--seed", "3", "--faults", fault, "--broken", "sync skipped"
+        tmp_path, "--runs", "1", "--seed", "6", "--faults", fault, "--broken", "sync skipped"
     )
     assert "acknowledged lost" in {kind for kind, _ in result["violations"]}
-    assert f"--runs 1 --seed 3 --faults '{fault}' --broken 'sync skipped'" in printed
+    assert f"--runs 1 --seed 6 --faults '{fault}' --broken 'sync skipped'" in printed
     assert status == 1
 
 
