@@ -28,6 +28,8 @@ FAST_HEALTH_CHECKS = {
 OWNER_RESOURCE = "capture_owner"
 """What the nodes have that an owner may run on: all but the head."""
 
+TRIES = 5
+
 
 def join(address: str) -> None:
     """Connect this process as a driver whose workers load the lab's hook."""
@@ -60,30 +62,48 @@ class LabCluster:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in paths if path and path != str(ROOT))])
         self._nodes = nodes
         self._thawing: list[int] = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._cluster = Cluster(
-                initialize_head=True,
-                head_node_args={
-                    "num_cpus": 1,
-                    "include_dashboard": False,
-                    "temp_dir": str(self._folder),
-                    "_system_config": FAST_HEALTH_CHECKS if system_config is None else system_config,
-                },
-            )
-        self.address: str = self._cluster.address
-        self.replace_lost()
-        join(self.address)
+        self._cluster = Cluster()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._cluster.add_node(
+                    num_cpus=1,
+                    include_dashboard=False,
+                    temp_dir=str(self._folder),
+                    _system_config=FAST_HEALTH_CHECKS if system_config is None else system_config,
+                )
+            self.address: str = self._cluster.address
+            self.replace_lost()
+            join(self.address)
+        except BaseException:
+            self.close()
+            raise
 
     def replace_lost(self) -> None:
         """As many nodes as there should be."""
         for node in list(self._cluster.worker_nodes):
             if not self._alive(node):
                 self._remove(node)
+        tries = 0
         while len(self._cluster.worker_nodes) < self._nodes:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._cluster.add_node(num_cpus=2, resources={OWNER_RESOURCE: 1})
+            tries += 1
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self._cluster.add_node(num_cpus=2, resources={OWNER_RESOURCE: 1})
+            except Exception:
+                # Ray gives a node 30 s to come up, which a busy machine may not have.
+                if tries == TRIES:
+                    raise
+                self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Kill raylets that Ray gave up, before they come up after all."""
+        known = [node for node in (self._cluster.head_node, *self._cluster.worker_nodes) if node is not None]
+        pids = {each.process.pid for node in known for each in node.all_processes.get("raylet", [])}
+        for pid in children_of(os.getpid()):
+            if pid not in pids and b"raylet/raylet" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                signal_pid(pid, signal.SIGKILL)
 
     @staticmethod
     def _alive(node: Any) -> bool:
