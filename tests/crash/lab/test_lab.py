@@ -17,7 +17,7 @@ from tests.ray_cluster import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.crash]
 
-SHORT = ("kill owner and worker", "EIO on sync", "host forgets at a step of a takeover")
+SHORT = ("kill owner and worker", "EIO on sync")
 
 
 def lab(tmp_path: Path, *args: str) -> tuple[int, list[dict[str, Any]], str]:
