@@ -55,6 +55,10 @@ class FrameFlag(IntEnum):
     """Copied from an earlier owner's segment at a takeover; epoch and sequence are the original ones."""
     PARTIAL = 2
     """Some rows of the original were damaged and left out, so its batch does not count as applied."""
+    FILLER = 4
+    """No frame: it stands in the place of damaged bytes that a repair put aside. Readers mark what they marked then."""
+    GONE = 8
+    """Of a filler: what stood there may concern more than its own segment's rollouts (an end, or a whole segment)."""
 
 
 class FrameHead(NamedTuple):

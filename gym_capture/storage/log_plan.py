@@ -129,7 +129,7 @@ def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
         return
     end = min(plan.sizes[name], plan.end(name))
     for frame in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name, _PEEK_BYTES):
-        if isinstance(frame, Damage):
+        if isinstance(frame, Damage) or frame.head.flags & FrameFlag.FILLER:
             continue
         copied = bool(frame.head.flags & FrameFlag.COPIED)
         told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, parse_segment_head
@@ -55,6 +55,8 @@ class _SegmentPass:
         self.unjudged: list[tuple[Damage, int]] = []
         self.tears: list[Place] = []
         self.damaged = False
+        self.filled = False
+        self.gone = False
         self.short = False
         self.lost_end = False
 
@@ -81,7 +83,7 @@ class LogScan:
         self.last_sequence = 0
         self.seen = SequenceSet()
         self._passes: dict[SegmentName, _SegmentPass] = {}
-        self._orphaned: dict[str, int] | None = None
+        self._after_gap: Literal["", "damage", "filler"] = ""
 
     def goes_on(self, plan: LogPlan) -> bool:
         """Whether a newer plan of the same directory only adds to what this scan has read."""
@@ -101,7 +103,7 @@ class LogScan:
         self.report.cuts = [self.plan.cuts[epoch] for epoch in sorted(self.plan.cuts)]
         self.report.ignored_bytes = self.plan.ignored_bytes()
         for epoch in self.plan.epochs:
-            self._orphaned = None
+            self._after_gap = ""
             for number in self.plan.numbers(epoch):
                 name = SegmentName(epoch, number)
                 if name in self.plan.sizes:
@@ -120,23 +122,35 @@ class LogScan:
             self.report.segments += 1
         if not done.started and not self._start(done, read_at):
             return
-        if self._orphaned is not None:
-            # What stood in a segment that is gone may concern those before it and those after it.
-            done.damaged = True
-            self._orphaned = None
+        # What stood in a segment that is gone may concern those before it and those after it.
+        done.damaged |= self._after_gap == "damage"
+        done.filled |= self._after_gap == "filler"
+        self._after_gap = ""
         yield from self._frames(done, read_at, end)
         size = self.plan.sizes[name]
         if done.at > size and not done.short:
             # The last frame's head is there and its payload is not whole: that exchange is damaged, no other.
             done.short = True
             self.report.damages.append(Place(name, size, done.at - size))
-        if self._judge(done, read_at):
-            concerned = self._known_rollouts() if done.lost_end else done.rollouts
+        if self._judge(done, read_at) or done.filled:
+            concerned = self._concerned(done)
             fresh = {rollout: found for rollout, found in concerned.items() if rollout not in done.marked}
             done.marked.update(fresh)
-            self.report.affected.update(fresh)
+            if done.damaged:
+                self.report.affected.update(fresh)
             if fresh or done.lost_end:
                 yield DamagedHeads(name, fresh, done.lost_end)
+
+    def _concerned(self, done: _SegmentPass) -> dict[str, int]:
+        """The rollouts that a segment's damage may have cost something."""
+        if done.gone and self._is_last(done.name):
+            done.lost_end = True
+        if done.lost_end:
+            return self._known_rollouts()
+        if done.gone:
+            self._after_gap = "filler"
+            return {**self._rollouts_before(done.name), **done.rollouts}
+        return done.rollouts
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
@@ -182,6 +196,11 @@ class LogScan:
             if waiting:
                 done.unjudged += [(damage, head.group) for damage in waiting]
                 waiting.clear()
+            if head.flags & FrameFlag.FILLER:
+                done.filled = True
+                done.gone |= bool(head.flags & FrameFlag.GONE)
+                report.fillers.append(Place(done.name, item.offset, head.total_bytes))
+                continue
             self._note_rows(done, item.rows)
             report.frames += 1
             report.rows += head.rows
@@ -241,15 +260,18 @@ class LogScan:
         self._passes[name] = _SegmentPass(name)
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
         last = self._is_last(name)
-        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
         if last:
             rollouts = self._known_rollouts()
         else:
-            rollouts = dict(before.rollouts) if before is not None else {}
-            self._orphaned = rollouts
+            rollouts = self._rollouts_before(name)
+            self._after_gap = "damage"
         self.report.affected.update(rollouts)
         if rollouts or last:
             yield DamagedHeads(name, rollouts, last)
+
+    def _rollouts_before(self, name: SegmentName) -> dict[str, int]:
+        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
+        return dict(before.rollouts) if before is not None else {}
 
     def _is_last(self, name: SegmentName) -> bool:
         return name.number == self.plan.numbers(name.epoch)[-1]

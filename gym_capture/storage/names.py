@@ -18,6 +18,9 @@ OWNER = "OWNER"
 COLLECT = "collect.json"
 """Which output the collector writes for these captures; JSON. Nobody else reads it."""
 
+QUARANTINE = "quarantine"
+"""The folder to which a repair moves what it replaces. Nobody reads it."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
@@ -55,6 +58,11 @@ def token_file(epoch: int) -> str:
 def temporary_file(name: str, suffix: str) -> str:
     """Where the content of `name` is written before it takes its place."""
     return f".{name}.{suffix}.tmp"
+
+
+def set_aside(name: str, number: int) -> str:
+    """Where a repair keeps the original of `name`; `number` counts what was replaced under one name, from 0."""
+    return f"{QUARANTINE}/{name}.{number}"
 
 
 def epochs_in(names: Iterable[str]) -> list[int]:
