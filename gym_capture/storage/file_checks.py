@@ -13,7 +13,7 @@ from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import OwnerIdentity, end_of_log, is_stopped, read_owner
 from gym_capture.storage.run_marker import read_run
 
-_BEAT = re.compile(rb"[0-9]{20}\n")
+_BEAT = re.compile(rb"[0-9]{0,20}\n?\0*")
 _PLAIN_STOP = re.compile(rb"stopped *\n?")
 _TOKEN = re.compile(rb"[!-~]+")
 _AT_BYTE = re.compile(r"\(byte ([0-9]+)\)|position ([0-9]+)|char ([0-9]+)")
@@ -28,7 +28,7 @@ class FileDamage(NamedTuple):
 
 
 def check_files(files: Files, run: bytes | None) -> list[FileDamage]:
-    """Look at `RUN`, `OWNER`, the epoch files, the last owner's token, and the beats.
+    """Look at `RUN`, `OWNER`, the epoch files, the tokens, and the beats.
 
     A beat is never synced, so one that is empty or zeros is what a crash of the host leaves; it is no damage. Neither
     is a file that is absent, `RUN` excepted.
@@ -47,19 +47,18 @@ def check_files(files: Files, run: bytes | None) -> list[FileDamage]:
     marker = _check_run(files, run, bool(epochs))
     if marker is not None:
         found.append(marker)
-    owner_epoch = epochs[-1] if epochs else 0
     if names.OWNER in listed:
         owner = _check_owner(files, run)
         if owner is not None:
             found.append(owner)
     for epoch in epochs:
-        for name, look in ((names.epoch_file(epoch), _identity_damage), (names.beat_file(epoch), _beat_damage)):
+        for name, look in (
+            (names.epoch_file(epoch), _identity_damage),
+            (names.beat_file(epoch), _beat_damage),
+            (names.token_file(epoch), _token_damage),
+        ):
             if name in listed and (damage := look(files.read(name))) is not None:
                 found.append(FileDamage(name, *damage))
-    token = names.token_file(owner_epoch)
-    if token in listed and not _TOKEN.fullmatch(data := files.read(token)):
-        whole = _TOKEN.match(data)
-        found.append(FileDamage(token, whole.end() if whole else 0, "it is no token"))
     return found
 
 
@@ -71,7 +70,7 @@ def _check_run(files: Files, run: bytes | None, owned: bool) -> FileDamage | Non
     except FormatError:
         raise
     except CaptureDirectoryError as error:
-        return FileDamage(names.RUN, offset_in(str(error)), "it cannot be read")
+        return FileDamage(names.RUN, offset_in(str(error), files.size(names.RUN)), "it cannot be read")
     if run is not None and marker.bytes != run:
         return FileDamage(names.RUN, 0, f"it names run {marker.hex}, the segments' headers {run.hex()}")
     return None
@@ -81,7 +80,7 @@ def _check_owner(files: Files, run: bytes | None) -> FileDamage | None:
     try:
         owner = read_owner(files)
     except CaptureDirectoryError as error:
-        return FileDamage(names.OWNER, offset_in(str(error)), "it cannot be read")
+        return FileDamage(names.OWNER, offset_in(str(error), files.size(names.OWNER)), "it cannot be read")
     if owner is None:
         return None
     if run is not None and owner.run != run.hex():
@@ -95,7 +94,7 @@ def _identity_damage(data: bytes) -> tuple[int, str] | None:
     try:
         msgspec.json.decode(data, type=OwnerIdentity)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return offset_in(str(error)), "it cannot be read; that it is there is all that counts"
+        return offset_in(str(error), len(data)), "it cannot be read; that it is there is all that counts"
     return None
 
 
@@ -108,7 +107,16 @@ def _beat_damage(data: bytes) -> tuple[int, str] | None:
     return digits.end() if digits else 0, "it is neither a beat nor the note of a clean stop"
 
 
-def offset_in(message: str) -> int:
-    """The byte that a decoder's message names; 0 when it names none."""
+def _token_damage(data: bytes) -> tuple[int, str] | None:
+    if _TOKEN.fullmatch(data):
+        return None
+    whole = _TOKEN.match(data)
+    return whole.end() if whole else 0, "it is no token"
+
+
+def offset_in(message: str, size: int) -> int:
+    """The byte that a decoder's message names, the end when it says that there should be more; else 0."""
+    if "truncated" in message:
+        return size
     match = _AT_BYTE.search(message)
     return int(next(filter(None, match.groups()))) if match else 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
-from gym_capture.model.rows import CutRow, OpenRow, SealRow
+from gym_capture.model.rows import CutRow, MembersRow, OpenRow, SealRow
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_reader import Damage, read_frames, segment_source
@@ -30,6 +30,7 @@ class LogPlan:
         sizes: every segment and its bytes now, in log order.
         cuts: by epoch.
         seals: how long finished segments are.
+        listed_in: which segment's beginning lists the rollouts of an earlier one.
         ends: where cleanly stopped epochs ended, as their owners noted it; their last segments count as sealed.
     """
 
@@ -38,6 +39,7 @@ class LogPlan:
     cuts: dict[int, CutRow] = field(default_factory=dict)
     seals: dict[SegmentName, int] = field(default_factory=dict)
     ends: dict[int, LogEnd] = field(default_factory=dict)
+    listed_in: dict[SegmentName, SegmentName] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -99,7 +101,14 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         sizes = {
             name: files.size(name.file) for name in segments if name.epoch == epochs[-1] and name not in known.seals
         }
-        plan = LogPlan(epochs, {**known.sizes, **sizes}, dict(known.cuts), dict(known.seals), dict(known.ends))
+        plan = LogPlan(
+            epochs,
+            {**known.sizes, **sizes},
+            dict(known.cuts),
+            dict(known.seals),
+            dict(known.ends),
+            dict(known.listed_in),
+        )
         fresh = [name for name, size in sizes.items() if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
@@ -132,12 +141,14 @@ def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
         if isinstance(frame, Damage) or frame.head.flags & FrameFlag.FILLER:
             continue
         copied = bool(frame.head.flags & FrameFlag.COPIED)
-        told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow)]
+        told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow | MembersRow)]
         if not copied and (frame.head.kind != FrameKind.OWNER or not told):
             return
         for row in told:
             if isinstance(row, SealRow):
                 plan.seals.setdefault(SegmentName(row.epoch, row.segment), row.length)
+            elif isinstance(row, MembersRow):
+                plan.listed_in.setdefault(SegmentName(row.epoch, row.segment), name)
             elif isinstance(row, CutRow) and row.epoch < name.epoch and not copied:
                 # A copied opening says what its own epoch knew; the copying epoch repeats it if it was true.
                 plan.cuts.setdefault(row.epoch, row)

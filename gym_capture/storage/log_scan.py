@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, parse_segment_head
-from gym_capture.model.rows import Row, SealRow
+from gym_capture.model.rows import MembersRow, Row, SealRow
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
 from gym_capture.storage.log_reader import Damage, Frame, ReadAt, never_written, read_frames, segment_source
@@ -51,6 +51,7 @@ class _SegmentPass:
         self.group = 0
         self.sealed_to = 0
         self.rollouts: dict[str, int] = {}
+        self.listed: dict[str, int] = {}
         self.marked: set[str] = set()
         self.unjudged: list[tuple[Damage, int]] = []
         self.tears: list[Place] = []
@@ -145,12 +146,34 @@ class LogScan:
         """The rollouts that a segment's damage may have cost something."""
         if done.gone and self._is_last(done.name):
             done.lost_end = True
+        listed = self._listed(done.name)
         if done.lost_end:
-            return self._known_rollouts()
+            return {**listed, **self._known_rollouts()}
         if done.gone:
             self._after_gap = "filler"
-            return {**self._rollouts_before(done.name), **done.rollouts}
-        return done.rollouts
+            return {**listed, **self._rollouts_before(done.name), **done.rollouts}
+        return {**listed, **done.rollouts}
+
+    def _listed(self, name: SegmentName) -> dict[str, int]:
+        """The rollouts that a segment had rows of, as was written down when it was finished or cut."""
+        done = self._passes.get(name)
+        if done is not None and done.listed:
+            return done.listed
+        where = self.plan.listed_in.get(name)
+        if where is None:
+            return {}
+        # It may stand beyond a cut that is being made: it was true when it was written, and is copied.
+        read_at, end = segment_source(self._files, where), self.plan.sizes.get(where, 0)
+        for item in read_frames(read_at, SEGMENT_HEAD_BYTES, end, where):
+            for row in item.rows if isinstance(item, Frame) else ():
+                if type(row) is MembersRow and (row.epoch, row.segment) == name:
+                    return dict.fromkeys(row.rollouts, 0)
+        return {}
+
+    def rollouts_in(self, name: SegmentName) -> list[str]:
+        """The rollouts that the part of a segment that counts had rows of, as far as they are known."""
+        done = self._passes.get(name)
+        return sorted({**self._listed(name), **(done.rollouts if done is not None else {})})
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
@@ -219,6 +242,8 @@ class LogScan:
         for row in rows:
             if type(row) is SealRow and (row.epoch, row.segment) == done.name:
                 done.sealed_to = row.length
+            elif type(row) is MembersRow and (row.epoch, row.segment) == done.name:
+                done.listed = dict.fromkeys(row.rollouts, 0)
 
     def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int, read_at: ReadAt) -> None:
         """What is invalid up to the end: torn where the end is open, damage where all of it had been synced."""
@@ -261,9 +286,9 @@ class LogScan:
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
         last = self._is_last(name)
         if last:
-            rollouts = self._known_rollouts()
+            rollouts = {**self._listed(name), **self._known_rollouts()}
         else:
-            rollouts = self._rollouts_before(name)
+            rollouts = {**self._listed(name), **self._rollouts_before(name)}
             self._after_gap = "damage"
         self.report.affected.update(rollouts)
         if rollouts or last:
