@@ -8,6 +8,7 @@ ended, so that the loss of that end does not look like a log that never was long
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
@@ -19,6 +20,7 @@ from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import LogEnd, beat_of, end_of_log
 
 _PEEK_BYTES = 4096
+_WIDEST_GAP = 1000
 
 
 @dataclass(slots=True)
@@ -54,6 +56,17 @@ class LogPlan:
             return range(max(known, default=-1) + 1)
         return range(cut.segment + (cut.offset > SEGMENT_HEAD_BYTES))
 
+    def walk(self, epoch: int) -> Iterator[int]:
+        """`numbers`, without the inside of gaps that no log can have: a number may be damaged too, and cost no more."""
+        numbers = self.numbers(epoch)
+        known = {name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch}
+        expected = 0
+        for number in [*sorted(each for each in known if each in numbers), numbers.stop]:
+            yield from range(expected, min(number, expected + _WIDEST_GAP))
+            if number < numbers.stop:
+                yield number
+            expected = number + 1
+
     def end(self, name: SegmentName) -> int:
         """Where reading a segment ends. It may lie beyond the file's end: then bytes are missing."""
         cut = self.cuts.get(name.epoch)
@@ -68,12 +81,11 @@ class LogPlan:
 
     def ignored_bytes(self) -> int:
         """Bytes that are in segments and not in the log."""
-        counted = {
-            SegmentName(epoch, number): self.end(SegmentName(epoch, number))
-            for epoch in self.epochs
-            for number in self.numbers(epoch)
-        }
-        return sum(max(0, size - counted.get(name, 0)) for name, size in self.sizes.items())
+        counted = {epoch: self.numbers(epoch) for epoch in self.epochs}
+        return sum(
+            max(0, size - (self.end(name) if name.number in counted[name.epoch] else 0))
+            for name, size in self.sizes.items()
+        )
 
 
 def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None = None) -> LogPlan:

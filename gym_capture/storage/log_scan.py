@@ -105,7 +105,7 @@ class LogScan:
         self.report.ignored_bytes = self.plan.ignored_bytes()
         for epoch in self.plan.epochs:
             self._after_gap = ""
-            for number in self.plan.numbers(epoch):
+            for number in self.plan.walk(epoch):
                 name = SegmentName(epoch, number)
                 if name in self.plan.sizes:
                     yield from self._read(name)
@@ -299,7 +299,7 @@ class LogScan:
         return dict(before.rollouts) if before is not None else {}
 
     def _is_last(self, name: SegmentName) -> bool:
-        return name.number == self.plan.numbers(name.epoch)[-1]
+        return name.number + 1 == self.plan.numbers(name.epoch).stop
 
     def _known_rollouts(self) -> dict[str, int]:
         known: dict[str, int] = {}

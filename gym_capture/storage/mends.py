@@ -62,9 +62,9 @@ def find_mends(files: Files, plan: LogPlan) -> Iterator[Mend]:
         OSError: a file could not be read.
     """
     for epoch in plan.epochs:
-        for number in plan.numbers(epoch):
+        for number in plan.walk(epoch):
             name = SegmentName(epoch, number)
-            last = number == plan.numbers(epoch)[-1]
+            last = number + 1 == plan.numbers(epoch).stop
             if name not in plan.sizes:
                 end = max(plan.end(name), SEGMENT_HEAD_BYTES + MIN_FILLER_BYTES)
                 filler = (SEGMENT_HEAD_BYTES, end - SEGMENT_HEAD_BYTES, 0, True)

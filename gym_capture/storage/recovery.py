@@ -101,7 +101,7 @@ def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
         return _Tail(CutRow(epoch, noted.segment, noted.length))
     torn: list[Place] = []
     tail = _Tail(CutRow(epoch, 0, 0))
-    for number in reversed(plan.numbers(epoch)):
+    for number in reversed(list(plan.walk(epoch))):
         name = SegmentName(epoch, number)
         if name not in plan.sizes:
             continue
