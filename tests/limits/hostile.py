@@ -133,11 +133,11 @@ def cases(folder: Path) -> list[Hostile]:
             "message of an owner: nested", 100_000, lambda n: b"\x93\x04\x01" + b"\x81" * n, quietly(decode_from_owner)
         ),
         Hostile("messages: empty ones", 5_000, lambda n: b"\x01\0\0\0\0\0\0\0\x90" * (n // 9), quietly(split)),
-        Hostile("exchange: nested", 400, lambda n: exchange(request=nested(n)), quietly(seal)),  # type: ignore[arg-type]
-        Hostile("exchange: nested text", 50_000, lambda n: exchange(request=b"[" * n), quietly(seal)),  # type: ignore[arg-type]
-        Hostile("exchange: many keys", 5_000, lambda n: exchange(request={str(i): i for i in range(n)}), quietly(seal)),  # type: ignore[arg-type]
-        Hostile("exchange: long integer", 5_000, lambda n: exchange(request=b"9" * n), quietly(seal)),  # type: ignore[arg-type]
-        Hostile("exchange: long string", 50_000, lambda n: exchange(response={"choices": "\ud800" * n}), quietly(seal)),  # type: ignore[arg-type]
+        Hostile("exchange: nested", 400, lambda n: exchange(request=nested(n)), quietly(seal)),
+        Hostile("exchange: nested text", 50_000, lambda n: exchange(request=b"[" * n), quietly(seal)),
+        Hostile("exchange: many keys", 5_000, lambda n: exchange(request={str(i): i for i in range(n)}), quietly(seal)),
+        Hostile("exchange: long integer", 5_000, lambda n: exchange(request=b"9" * n), quietly(seal)),
+        Hostile("exchange: long string", 50_000, lambda n: exchange(response={"choices": "\ud800" * n}), quietly(seal)),
         Hostile("JSON: backslashes", 200_000, lambda n: b'"' + b"\\" * n, quietly(lambda d: _ignore(parse_json, d))),
         Hostile("JSON: surrogates", 200_000, lambda n: b'["' + b"\\ud800" * (n // 6) + b'"]', quietly(decode_json)),
         Hostile(
