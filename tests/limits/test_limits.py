@@ -1,31 +1,8 @@
-"""Small versions of the limits; `make limits` measures them at full size."""
+"""Small versions of the limits of memory; `make limits` measures them at full size, and parsers' times."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from tests.limits.hostile import Hostile, cases
-from tests.limits.linear_time import is_linear, times
 from tests.limits.memory import a_disk_that_stands_still, bytes_per_call, bytes_per_open_claim, bytes_per_waiter
-
-NAMES = [case.name for case in cases(Path("/nowhere"))]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_hostile_input_costs_linear_time(name: str, tmp_path: Path) -> None:
-    [case] = [each for each in cases(tmp_path) if each.name == name]
-    small, large = times(case)
-    assert is_linear(small, large), f"{small * 1e3:.2f} ms, and {large * 1e3:.2f} ms for ten times as much"
-
-
-def test_a_quadratic_parser_would_be_seen() -> None:
-    def quadratic(given: object) -> object:
-        assert isinstance(given, bytes)
-        return [given.count(b"y") for _ in range(len(given) // 8)]
-
-    assert not is_linear(*times(Hostile("quadratic", 8_000, lambda n: b"x" * n, quadratic)))
 
 
 async def test_an_open_claim_costs_an_owner_less_than_2_kb() -> None:
