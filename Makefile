@@ -9,7 +9,8 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment run test lint format-check types imports wheel pytest format bench simulate crash lock clean distclean
+.PHONY: help environment run test lint format-check types imports wheel pytest damage limits format bench simulate \
+	crash lock clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -46,6 +47,12 @@ wheel: environment ## build the wheel, install it apart from this checkout, try 
 pytest: environment ## the tests alone
 	@echo "== pytest"
 	@$(PY) -m pytest $(ARGS)
+
+damage: environment ## every case of damage to a directory's bytes, not a sample (about 15 minutes)
+	@GYM_CAPTURE_EXHAUSTIVE=1 $(PY) -m pytest --timeout 3600 tests/storage/test_damage_corpus.py tests/storage/test_repair.py $(ARGS)
+
+limits: environment ## memory and time at the limits, at full size, with printed figures
+	@$(PY) -m tests.limits $(ARGS)
 
 format: environment ## format, and mend what ruff can mend
 	@$(PY) -m ruff check --fix --exit-zero --quiet .

@@ -142,6 +142,9 @@ def status(
 def verify(
     directory: Dir = None,
     dir_option: DirOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First mend a directory at rest; what is replaced is kept in quarantine/.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -151,10 +154,13 @@ def verify(
     Reports what is damaged (exit status 4), torn or cut off (which loses nothing that was acknowledged), which
     rollouts are incomplete, and rows that landed after their rollout was merged.
 
+    With `--repair` a directory without a live owner is mended first: damaged bytes are put aside in `quarantine/`,
+    never removed, and lost small files are restored. What was lost stays lost, counted and marked.
+
     `gym-capture verify runs/local/model-calls`
     """
     from gym_capture.cli.tables import verify_view
-    from gym_capture.cli.verification import verification
+    from gym_capture.cli.verification import repaired, verification
     from gym_capture.storage.posix_files import PosixFiles
     from gym_capture.storage.run_marker import require_capture_directory
     from gym_capture.storage.store import CaptureStore
@@ -165,7 +171,10 @@ def verify(
             raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
         files = PosixFiles(given.absolute())
         require_capture_directory(files)
+        mended = repaired(given.absolute()) if repair else None
         found = verification(CaptureStore(files))
+        if mended is not None:
+            found["repair"] = mended
         if as_json:
             screen.document(found)
         else:

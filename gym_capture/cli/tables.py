@@ -122,7 +122,7 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
     damaged = Text("DAMAGED: what is listed below cannot be read; the rest can", style="bold red")
     rows: list[tuple[str, str]] = []
     for name, value in found.items():
-        if name in ("sound", "damage", "tears", "cuts"):
+        if name in ("sound", "damage", "tears", "cuts", "quarantined", "repair"):
             continue
         if isinstance(value, Mapping):
             shown = ", ".join(f"{key}: {item}" for key, item in list(value.items())[:MAX_NAMED])
@@ -130,8 +130,19 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
             rows.append((name, f"{len(value)} ({shown}{more})" if value else "0"))
         else:
             rows.append((name, str(value)))
-    for name in ("tears", "cuts", "damage"):
+    repair = found.get("repair")
+    if repair is not None:
+        rows.append(("repaired", _repair_words(repair)))
+    for name in ("tears", "cuts", "quarantined", "damage"):
         items = found[name]
         shown = "; ".join(" ".join(f"{key}={item}" for key, item in each.items()) for each in items[:MAX_NAMED])
         rows.append((name, f"{len(items)} ({shown})" if items else "0"))
     return Group(sound if found["sound"] else damaged, pairs(rows))
+
+
+def _repair_words(repair: Mapping[str, Any]) -> str:
+    if repair["epoch"] is None:
+        return "nothing: nothing there can be mended"
+    words = f"in epoch {repair['epoch']}: {', '.join([*repair['segments'], *repair['files']]) or 'no file'}"
+    kept = ", ".join(repair["quarantined"])
+    return f"{words}; originals: {kept}" if kept else words

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from gym_capture.directory.repairing import repair_at_rest
 from gym_capture.model.gaps import incomplete_detail
 from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.recovery_report import Place
@@ -16,7 +18,8 @@ def verification(store: CaptureStore) -> dict[str, Any]:
     Returns:
         `sound`; counts of segments, frames, bytes, rollouts, calls and checked parts; the rollouts that are
         incomplete (with reasons), have late rows or open claims; `tears` and `cuts`, which lose nothing that was
-        acknowledged; and `damage`, each piece of which is something that cannot be read.
+        acknowledged; `quarantined`, the places whose bytes a repair put aside; and `damage`, each piece of which is
+        something that cannot be read.
     """
     report = store.verify()
     log = report.log
@@ -29,7 +32,8 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         if evidence.incomplete is not None:
             incomplete[rollout_id] = incomplete_detail(evidence.incomplete) or "marked"
     damage: list[dict[str, Any]] = [{"what": "bytes", **_place(place)} for place in log.damages]
-    damage += [{"what": "segment header", "segment": segment.file} for segment in log.headers]
+    damage += [{"what": "segment header", "segment": segment.file, "offset": 0} for segment in log.headers]
+    damage += [{"what": "file", "file": each.file, "offset": each.offset, "why": each.why} for each in report.files]
     damage += [
         {
             "what": part.kind,
@@ -62,8 +66,25 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         "outstanding": dict(report.outstanding),
         "tears": [_place(place) for place in log.tears],
         "cuts": [{"epoch": cut.epoch, "segment": cut.segment, "offset": cut.offset} for cut in log.cuts],
+        "quarantined": [_place(place) for place in log.fillers],
         "ignored_bytes": log.ignored_bytes,
         "damage": damage,
+    }
+
+
+def repaired(directory: Path) -> dict[str, Any]:
+    """Mend a directory at rest.
+
+    Returns:
+        `epoch` that the repair took (null: there was nothing to mend), the `segments` and `files` written anew, and
+        where the originals are (`quarantined`, relative to the directory).
+    """
+    report = repair_at_rest(directory)
+    return {
+        "epoch": report.epoch or None,
+        "segments": report.segments,
+        "files": report.files,
+        "quarantined": report.quarantined,
     }
 
 

@@ -9,7 +9,7 @@ which stands in the rows. So a flipped bit in a payload costs one exchange and o
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -55,6 +55,10 @@ class FrameFlag(IntEnum):
     """Copied from an earlier owner's segment at a takeover; epoch and sequence are the original ones."""
     PARTIAL = 2
     """Some rows of the original were damaged and left out, so its batch does not count as applied."""
+    FILLER = 4
+    """No frame: it stands in the place of damaged bytes that a repair put aside. Readers mark what they marked then."""
+    GONE = 8
+    """Of a filler: what stood there may concern more than its own segment's rollouts (an end, or a whole segment)."""
 
 
 class FrameHead(NamedTuple):
@@ -197,7 +201,7 @@ class PendingFrame(NamedTuple):
     """A frame that is ready to be appended; the segment writer adds epoch, group and place.
 
     Fields: `kind` (FrameKind), encoded `rows` and their number, the `body` as buffers in order, the `ref` to fill in,
-    `flags` (FrameFlag bits).
+    `flags` (FrameFlag bits), and the `rollouts` that the rows are of.
     """
 
     kind: int
@@ -206,3 +210,4 @@ class PendingFrame(NamedTuple):
     body: Sequence[bytes | memoryview]
     ref: FrameRef
     flags: int = 0
+    rollouts: Iterable[str] = ()

@@ -10,6 +10,7 @@ Tags 20 to 29 are reserved for message blobs by digest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 import msgspec
@@ -199,8 +200,27 @@ class SealRow(msgspec.Struct, array_like=True, tag=11, gc=False):
     length: int
 
 
+class MembersRow(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """That segment, as far as it counts, has rows of these rollouts: so damage in it concerns no others."""
+
+    epoch: int
+    segment: int
+    rollouts: list[str]
+
+
 Row = (
-    SenderRow | ClaimRow | CommitRow | ReleaseRow | MarkRow | ClearRow | LossRow | MergeRow | OpenRow | CutRow | SealRow
+    SenderRow
+    | ClaimRow
+    | CommitRow
+    | ReleaseRow
+    | MarkRow
+    | ClearRow
+    | LossRow
+    | MergeRow
+    | OpenRow
+    | CutRow
+    | SealRow
+    | MembersRow
 )
 """Any row of the log."""
 
@@ -214,6 +234,11 @@ class Result(msgspec.Struct, array_like=True, frozen=True, gc=False):
     outcome: int
     generation: int
     call_index: int = PENDING_INDEX
+
+
+def rollouts_of(rows: Iterable[Row]) -> set[str]:
+    """The rollouts that rows are of."""
+    return {rollout for row in rows if (rollout := getattr(row, "rollout", None)) is not None}
 
 
 def result_of(row: ClientRow) -> Result:

@@ -232,7 +232,12 @@ class Session:
             return
         kept = body and any(type(row) is CommitRow and row.outcome == Outcome.APPLIED for row in rows)
         frame = PendingFrame(
-            FrameKind.BATCH, encode_rows(applied.rows), len(applied.rows), (body,) if kept else (), ref
+            FrameKind.BATCH,
+            encode_rows(applied.rows),
+            len(applied.rows),
+            (body,) if kept else (),
+            ref,
+            rollouts={row.rollout for row in rows},
         )
         service.connections.received(self, size)
         service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))

@@ -12,7 +12,7 @@ from gym_capture.model.clock import Clock
 from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.entropy import Entropy
 from gym_capture.model.ledger import Ledger, Settled
-from gym_capture.model.rows import Row
+from gym_capture.model.rows import Row, rollouts_of
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import CommitCounters, GroupCommit
 from gym_capture.service.owned_log import OwnedLog, Taking
@@ -144,7 +144,7 @@ class Tenure:
         ref = FrameRef(self.ledger.last_sequence + 1, self.epoch)
         self.ledger.apply_owner_rows(rows, ref)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        frame = PendingFrame(FrameKind.OWNER, encode_rows(rows), len(rows), (), ref)
+        frame = PendingFrame(FrameKind.OWNER, encode_rows(rows), len(rows), (), ref, rollouts=rollouts_of(rows))
         self.commit.submit(frame, lambda durable: None if future.done() else future.set_result(durable))
         return future
 

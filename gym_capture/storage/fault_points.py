@@ -23,12 +23,22 @@ CUT_APPEND = "cut-append"
 CUT_SYNC = "cut-sync"
 """Labels that callers give to the calls of `Files` and `AppendFile`."""
 
+REPAIR_ASIDE = "repair-aside"
+REPAIR_WRITE = "repair-write"
+REPAIR_RENAME = "repair-rename"
+REPAIR_FILE = "repair-file"
+"""Labels of a repair's own calls; the epoch that it takes has the others."""
+
 CREATE_STEPS = ("write", "sync", "link", "directory-sync")
 """Steps of `Files.create`, in order."""
 REPLACE_STEPS = ("write", "sync", "rename", "directory-sync")
 """Steps of `Files.replace`, in order."""
 CREATE_APPEND_STEPS = ("create", "directory-sync")
 """Steps of `Files.create_append`, in order. All other calls are one step, named as their label."""
+SET_ASIDE_STEPS = ("link", "directory-sync")
+"""Steps of `MendableFiles.set_aside`, in order."""
+RENAME_STEPS = ("rename", "directory-sync")
+"""Steps of `MendableFiles.rename`, in order."""
 
 
 def step(label: str, name: str) -> str:
@@ -62,4 +72,13 @@ STEPS: tuple[str, ...] = (
 """Every step."""
 
 ALL: tuple[str, ...] = tuple(point for name in STEPS for point in (before(name), after(name)))
-"""Every fault point."""
+"""Every fault point of an owner."""
+
+REPAIR_STEPS: tuple[str, ...] = (
+    *(step(REPAIR_ASIDE, name) for name in SET_ASIDE_STEPS),
+    *(step(REPAIR_WRITE, name) for name in CREATE_APPEND_STEPS),
+    REPAIR_WRITE,
+    *(step(REPAIR_RENAME, name) for name in RENAME_STEPS),
+    *(step(REPAIR_FILE, name) for name in REPLACE_STEPS),
+)
+"""Every step of a repair that an owner's life has not."""

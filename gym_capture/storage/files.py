@@ -69,3 +69,13 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file; absent is fine."""
+
+
+class MendableFiles(Files, Protocol):
+    """A directory whose files may be replaced by a repair, their originals kept."""
+
+    def set_aside(self, name: str, point: str) -> str:
+        """Keep a file in `quarantine/` as well, durably; what is kept already is not kept twice. Returns its name."""
+
+    def rename(self, name: str, to: str, point: str) -> None:
+        """Put a file, synced, in the place of another, atomically and durably."""

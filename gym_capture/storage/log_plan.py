@@ -8,10 +8,11 @@ ended, so that the loss of that end does not look like a log that never was long
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
-from gym_capture.model.rows import CutRow, OpenRow, SealRow
+from gym_capture.model.rows import CutRow, MembersRow, OpenRow, SealRow
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_reader import Damage, read_frames, segment_source
@@ -19,6 +20,7 @@ from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import LogEnd, beat_of, end_of_log
 
 _PEEK_BYTES = 4096
+_WIDEST_GAP = 1000
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class LogPlan:
         sizes: every segment and its bytes now, in log order.
         cuts: by epoch.
         seals: how long finished segments are.
+        listed_in: which segment's beginning lists the rollouts of an earlier one.
         ends: where cleanly stopped epochs ended, as their owners noted it; their last segments count as sealed.
     """
 
@@ -38,6 +41,7 @@ class LogPlan:
     cuts: dict[int, CutRow] = field(default_factory=dict)
     seals: dict[SegmentName, int] = field(default_factory=dict)
     ends: dict[int, LogEnd] = field(default_factory=dict)
+    listed_in: dict[SegmentName, SegmentName] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -51,6 +55,17 @@ class LogPlan:
             known = [name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch]
             return range(max(known, default=-1) + 1)
         return range(cut.segment + (cut.offset > SEGMENT_HEAD_BYTES))
+
+    def walk(self, epoch: int) -> Iterator[int]:
+        """`numbers`, without the inside of gaps that no log can have: a number may be damaged too, and cost no more."""
+        numbers = self.numbers(epoch)
+        known = {name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch}
+        expected = 0
+        for number in [*sorted(each for each in known if each in numbers), numbers.stop]:
+            yield from range(expected, min(number, expected + _WIDEST_GAP))
+            if number < numbers.stop:
+                yield number
+            expected = number + 1
 
     def end(self, name: SegmentName) -> int:
         """Where reading a segment ends. It may lie beyond the file's end: then bytes are missing."""
@@ -66,12 +81,11 @@ class LogPlan:
 
     def ignored_bytes(self) -> int:
         """Bytes that are in segments and not in the log."""
-        counted = {
-            SegmentName(epoch, number): self.end(SegmentName(epoch, number))
-            for epoch in self.epochs
-            for number in self.numbers(epoch)
-        }
-        return sum(max(0, size - counted.get(name, 0)) for name, size in self.sizes.items())
+        counted = {epoch: self.numbers(epoch) for epoch in self.epochs}
+        return sum(
+            max(0, size - (self.end(name) if name.number in counted[name.epoch] else 0))
+            for name, size in self.sizes.items()
+        )
 
 
 def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None = None) -> LogPlan:
@@ -99,7 +113,14 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         sizes = {
             name: files.size(name.file) for name in segments if name.epoch == epochs[-1] and name not in known.seals
         }
-        plan = LogPlan(epochs, {**known.sizes, **sizes}, dict(known.cuts), dict(known.seals), dict(known.ends))
+        plan = LogPlan(
+            epochs,
+            {**known.sizes, **sizes},
+            dict(known.cuts),
+            dict(known.seals),
+            dict(known.ends),
+            dict(known.listed_in),
+        )
         fresh = [name for name, size in sizes.items() if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
@@ -129,15 +150,17 @@ def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
         return
     end = min(plan.sizes[name], plan.end(name))
     for frame in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name, _PEEK_BYTES):
-        if isinstance(frame, Damage):
+        if isinstance(frame, Damage) or frame.head.flags & FrameFlag.FILLER:
             continue
         copied = bool(frame.head.flags & FrameFlag.COPIED)
-        told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow)]
+        told = [row for row in frame.rows if isinstance(row, CutRow | SealRow | OpenRow | MembersRow)]
         if not copied and (frame.head.kind != FrameKind.OWNER or not told):
             return
         for row in told:
             if isinstance(row, SealRow):
                 plan.seals.setdefault(SegmentName(row.epoch, row.segment), row.length)
+            elif isinstance(row, MembersRow):
+                plan.listed_in.setdefault(SegmentName(row.epoch, row.segment), name)
             elif isinstance(row, CutRow) and row.epoch < name.epoch and not copied:
                 # A copied opening says what its own epoch knew; the copying epoch repeats it if it was true.
                 plan.cuts.setdefault(row.epoch, row)

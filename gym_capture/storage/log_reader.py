@@ -17,6 +17,7 @@ from gym_capture.model.codec import (
     FrameHead,
     FrameKind,
     FrameRef,
+    checksum,
     decode_rows,
     head_matches,
     parse_frame_head,
@@ -24,6 +25,7 @@ from gym_capture.model.codec import (
 from gym_capture.model.rows import Row
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.prefix_sums import STEP_BYTES, PrefixSums
 
 ReadAt = Callable[[int, int], bytes]
 """(offset, length) → up to that many bytes of one segment."""
@@ -126,6 +128,7 @@ class _Decoder:
         self._window_bytes = window_bytes
         self._window = b""
         self._window_start = 0
+        self._sums: PrefixSums | None = None
 
     def frame_at(self, at: int) -> Frame | None:
         """The frame that begins at `at`, if a whole one does."""
@@ -156,6 +159,9 @@ class _Decoder:
             if behind < self._end and self._head_at(behind) is not None:
                 return behind
         at += 1
+        if self._sums is None:
+            self._sums = PrefixSums(self._read_at, at)
+        undecodable: int | None = None
         while at + FRAME_HEAD_BYTES <= self._end:
             self._fill(at, FRAME_HEAD_BYTES)
             found = self._window.find(FRAME_MAGIC, at - self._window_start)
@@ -164,10 +170,21 @@ class _Decoder:
                 at = max(at + 1, self._window_start + len(self._window) - len(FRAME_MAGIC) + 1)
                 continue
             at = self._window_start + found
-            if self._head_at(at) is not None:
-                return at
+            head = self._head_at(at)
+            if head is not None:
+                if self._decodes(at, head):
+                    return at
+                # Searching goes through payloads, where a forgery may stand; it must not hide the frames behind it.
+                undecodable = at if undecodable is None else undecodable
             at += 1
-        return None
+        return undecodable
+
+    def _decodes(self, at: int, head: FrameHead) -> bool:
+        try:
+            rows = decode_rows(self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
+        except DamagedLog:
+            return False
+        return len(rows) == head.rows and head.kind in _KINDS
 
     def _format_error(self, at: int, what: str) -> FormatError:
         return FormatError(f"{self._segment.file} at {at}: {what}", segment=self._segment, offset=at)
@@ -188,6 +205,10 @@ class _Decoder:
         if at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
             return False
         fixed = self._bytes(at, FRAME_HEAD_BYTES)
+        if self._sums is not None and head.head_bytes > STEP_BYTES:
+            start = at + FRAME_HEAD_BYTES
+            crc = self._sums.continued(checksum(fixed[:-4]), start, start + head.head_bytes)
+            return crc == int.from_bytes(fixed[-4:], "little")
         return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
 
     def _bytes(self, at: int, length: int) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, parse_segment_head
-from gym_capture.model.rows import Row, SealRow
+from gym_capture.model.rows import MembersRow, Row, SealRow
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
 from gym_capture.storage.log_reader import Damage, Frame, ReadAt, never_written, read_frames, segment_source
@@ -51,10 +51,13 @@ class _SegmentPass:
         self.group = 0
         self.sealed_to = 0
         self.rollouts: dict[str, int] = {}
+        self.listed: dict[str, int] = {}
         self.marked: set[str] = set()
         self.unjudged: list[tuple[Damage, int]] = []
         self.tears: list[Place] = []
         self.damaged = False
+        self.filled = False
+        self.gone = False
         self.short = False
         self.lost_end = False
 
@@ -81,7 +84,7 @@ class LogScan:
         self.last_sequence = 0
         self.seen = SequenceSet()
         self._passes: dict[SegmentName, _SegmentPass] = {}
-        self._orphaned: dict[str, int] | None = None
+        self._after_gap: Literal["", "damage", "filler"] = ""
 
     def goes_on(self, plan: LogPlan) -> bool:
         """Whether a newer plan of the same directory only adds to what this scan has read."""
@@ -101,8 +104,8 @@ class LogScan:
         self.report.cuts = [self.plan.cuts[epoch] for epoch in sorted(self.plan.cuts)]
         self.report.ignored_bytes = self.plan.ignored_bytes()
         for epoch in self.plan.epochs:
-            self._orphaned = None
-            for number in self.plan.numbers(epoch):
+            self._after_gap = ""
+            for number in self.plan.walk(epoch):
                 name = SegmentName(epoch, number)
                 if name in self.plan.sizes:
                     yield from self._read(name)
@@ -120,23 +123,57 @@ class LogScan:
             self.report.segments += 1
         if not done.started and not self._start(done, read_at):
             return
-        if self._orphaned is not None:
-            # What stood in a segment that is gone may concern those before it and those after it.
-            done.damaged = True
-            self._orphaned = None
+        # What stood in a segment that is gone may concern those before it and those after it.
+        done.damaged |= self._after_gap == "damage"
+        done.filled |= self._after_gap == "filler"
+        self._after_gap = ""
         yield from self._frames(done, read_at, end)
         size = self.plan.sizes[name]
         if done.at > size and not done.short:
             # The last frame's head is there and its payload is not whole: that exchange is damaged, no other.
             done.short = True
             self.report.damages.append(Place(name, size, done.at - size))
-        if self._judge(done, read_at):
-            concerned = self._known_rollouts() if done.lost_end else done.rollouts
+        if self._judge(done, read_at) or done.filled:
+            concerned = self._concerned(done)
             fresh = {rollout: found for rollout, found in concerned.items() if rollout not in done.marked}
             done.marked.update(fresh)
-            self.report.affected.update(fresh)
+            if done.damaged:
+                self.report.affected.update(fresh)
             if fresh or done.lost_end:
                 yield DamagedHeads(name, fresh, done.lost_end)
+
+    def _concerned(self, done: _SegmentPass) -> dict[str, int]:
+        """The rollouts that a segment's damage may have cost something."""
+        if done.gone and self._is_last(done.name):
+            done.lost_end = True
+        listed = self._listed(done.name)
+        if done.lost_end:
+            return {**listed, **self._known_rollouts()}
+        if done.gone:
+            self._after_gap = "filler"
+            return {**listed, **self._rollouts_before(done.name), **done.rollouts}
+        return {**listed, **done.rollouts}
+
+    def _listed(self, name: SegmentName) -> dict[str, int]:
+        """The rollouts that a segment had rows of, as was written down when it was finished or cut."""
+        done = self._passes.get(name)
+        if done is not None and done.listed:
+            return done.listed
+        where = self.plan.listed_in.get(name)
+        if where is None:
+            return {}
+        # It may stand beyond a cut that is being made: it was true when it was written, and is copied.
+        read_at, end = segment_source(self._files, where), self.plan.sizes.get(where, 0)
+        for item in read_frames(read_at, SEGMENT_HEAD_BYTES, end, where):
+            for row in item.rows if isinstance(item, Frame) else ():
+                if type(row) is MembersRow and (row.epoch, row.segment) == name:
+                    return dict.fromkeys(row.rollouts, 0)
+        return {}
+
+    def rollouts_in(self, name: SegmentName) -> list[str]:
+        """The rollouts that the part of a segment that counts had rows of, as far as they are known."""
+        done = self._passes.get(name)
+        return sorted({**self._listed(name), **(done.rollouts if done is not None else {})})
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
@@ -182,6 +219,11 @@ class LogScan:
             if waiting:
                 done.unjudged += [(damage, head.group) for damage in waiting]
                 waiting.clear()
+            if head.flags & FrameFlag.FILLER:
+                done.filled = True
+                done.gone |= bool(head.flags & FrameFlag.GONE)
+                report.fillers.append(Place(done.name, item.offset, head.total_bytes))
+                continue
             self._note_rows(done, item.rows)
             report.frames += 1
             report.rows += head.rows
@@ -200,6 +242,8 @@ class LogScan:
         for row in rows:
             if type(row) is SealRow and (row.epoch, row.segment) == done.name:
                 done.sealed_to = row.length
+            elif type(row) is MembersRow and (row.epoch, row.segment) == done.name:
+                done.listed = dict.fromkeys(row.rollouts, 0)
 
     def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int, read_at: ReadAt) -> None:
         """What is invalid up to the end: torn where the end is open, damage where all of it had been synced."""
@@ -241,18 +285,21 @@ class LogScan:
         self._passes[name] = _SegmentPass(name)
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
         last = self._is_last(name)
-        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
         if last:
-            rollouts = self._known_rollouts()
+            rollouts = {**self._listed(name), **self._known_rollouts()}
         else:
-            rollouts = dict(before.rollouts) if before is not None else {}
-            self._orphaned = rollouts
+            rollouts = {**self._listed(name), **self._rollouts_before(name)}
+            self._after_gap = "damage"
         self.report.affected.update(rollouts)
         if rollouts or last:
             yield DamagedHeads(name, rollouts, last)
 
+    def _rollouts_before(self, name: SegmentName) -> dict[str, int]:
+        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
+        return dict(before.rollouts) if before is not None else {}
+
     def _is_last(self, name: SegmentName) -> bool:
-        return name.number == self.plan.numbers(name.epoch)[-1]
+        return name.number + 1 == self.plan.numbers(name.epoch).stop
 
     def _known_rollouts(self) -> dict[str, int]:
         known: dict[str, int] = {}

@@ -18,11 +18,17 @@ OWNER = "OWNER"
 COLLECT = "collect.json"
 """Which output the collector writes for these captures; JSON. Nobody else reads it."""
 
+QUARANTINE = "quarantine"
+"""The folder to which a repair moves what it replaces. Nobody reads it."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
+
+_MOST = 2**32 - 1
+"""Epochs and segment numbers have four bytes in the log: a larger one is no name of ours."""
 
 
 class SegmentName(NamedTuple):
@@ -57,15 +63,26 @@ def temporary_file(name: str, suffix: str) -> str:
     return f".{name}.{suffix}.tmp"
 
 
+def set_aside(name: str, number: int) -> str:
+    """Where a repair keeps the original of `name`; `number` counts what was replaced under one name, from 0."""
+    return f"{QUARANTINE}/{name}.{number}"
+
+
 def epochs_in(names: Iterable[str]) -> list[int]:
     """Every epoch that has been claimed or has a segment, ascending."""
-    epochs = {int(match[1]) for name in names if (match := _EPOCH.fullmatch(name))}
+    epochs = {
+        epoch
+        for name in names
+        if (match := _EPOCH.fullmatch(name)) and epoch_file(epoch := int(match[1])) == name and epoch <= _MOST
+    }
     return sorted(epochs | {segment.epoch for segment in segments_in(names)})
 
 
 def segments_in(names: Iterable[str]) -> list[SegmentName]:
     """Every segment, in log order."""
-    return sorted(SegmentName(int(match[1]), int(match[2])) for name in names if (match := _SEGMENT.fullmatch(name)))
+    found = [SegmentName(int(match[1]), int(match[2])) for name in names if (match := _SEGMENT.fullmatch(name))]
+    listed = set(names)
+    return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
 
 
 def nemo_gym_file(rollout_id: str) -> str:

@@ -16,6 +16,7 @@ from gym_capture.storage.files import FaultHook, no_faults
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024)
+_PIECE_BYTES = 1 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -178,6 +179,47 @@ class PosixFiles:
         except FileNotFoundError:
             pass
 
+    def set_aside(self, name: str, point: str) -> str:
+        """Keep a file in `quarantine/` as well: under a hard link, or as a copy where there are none."""
+        folder = self._path(names.QUARANTINE)
+        try:
+            os.mkdir(folder, _DIRECTORY_MODE)
+            _sync_entries(self._directory)
+        except FileExistsError:
+            pass
+        self._hook(before(step(point, "link")))
+        number = 0
+        while not self._kept_as(name, names.set_aside(name, number)):
+            number += 1
+        self._hook(after(step(point, "link")))
+        self._hook(before(step(point, "directory-sync")))
+        _sync_entries(folder)
+        self._hook(after(step(point, "directory-sync")))
+        return names.set_aside(name, number)
+
+    def _kept_as(self, name: str, kept: str) -> bool:
+        """Keep a file under that name. False: another file is there."""
+        source, target = self._path(name), self._path(kept)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return os.path.samefile(source, target) or _same_bytes(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.exists(target):
+                return _same_bytes(source, target)
+            _copy(source, target + ".tmp")
+            os.replace(target + ".tmp", target)
+        return True
+
+    def rename(self, name: str, to: str, point: str) -> None:
+        """Put a file in the place of another, atomically and durably."""
+        self._hook(before(step(point, "rename")))
+        os.replace(self._path(name), self._path(to))
+        self._hook(after(step(point, "rename")))
+        self._sync_directory(point)
+
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
@@ -208,15 +250,7 @@ class PosixFiles:
 
     def _sync_directory(self, point: str) -> None:
         self._hook(before(step(point, "directory-sync")))
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Some network file systems make directory entries durable by themselves and refuse the call.
-            if error.errno != errno.EINVAL:
-                raise
-        finally:
-            os.close(descriptor)
+        _sync_entries(self._directory)
         self._hook(after(step(point, "directory-sync")))
 
 
@@ -260,6 +294,39 @@ class PosixAppendFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _sync_entries(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems make directory entries durable by themselves and refuse the call.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _same_bytes(one: str, other: str) -> bool:
+    if os.stat(one).st_size != os.stat(other).st_size:
+        return False
+    with open(one, "rb") as first, open(other, "rb") as second:
+        while piece := first.read(_PIECE_BYTES):
+            if piece != second.read(len(piece)):
+                return False
+    return True
+
+
+def _copy(source: str, target: str) -> None:
+    with (
+        open(source, "rb") as old,
+        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb") as new,
+    ):
+        while piece := old.read(_PIECE_BYTES):
+            new.write(piece)
+        new.flush()
+        os.fsync(new.fileno())
 
 
 def _without_first(buffers: Sequence[bytes | memoryview], written: int) -> list[bytes | memoryview]:

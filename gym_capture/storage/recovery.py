@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from gym_capture.errors import FormatError, Superseded
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.rollout_state import DAMAGED
-from gym_capture.model.rows import CutRow, MarkRow, OpenRow, Row, SealRow
+from gym_capture.model.rows import CutRow, MarkRow, MembersRow, OpenRow, Row, SealRow, rollouts_of
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
@@ -86,7 +86,7 @@ def recover(
     writer = SegmentWriter(files, ownership.run.bytes, epoch, segment_bytes=segment_bytes, cuts=cuts)
     try:
         marks = _copy_tails(files, tails, scan, writer, fold)
-        _open(ownership, writer, scan, cuts, marks, fold)
+        _open(ownership, writer, scan, cuts, [tail.cut for tail in tails], marks, fold)
         ownership.check()
     except BaseException:
         writer.abandon()
@@ -101,7 +101,7 @@ def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
         return _Tail(CutRow(epoch, noted.segment, noted.length))
     torn: list[Place] = []
     tail = _Tail(CutRow(epoch, 0, 0))
-    for number in reversed(plan.numbers(epoch)):
+    for number in reversed(list(plan.walk(epoch))):
         name = SegmentName(epoch, number)
         if name not in plan.sizes:
             continue
@@ -206,7 +206,8 @@ def _intact_copy(
     if len(kept) < len(frame.rows):
         flags |= FrameFlag.PARTIAL
     ref = FrameRef(frame.head.sequence, frame.ref.epoch)
-    return PendingFrame(frame.head.kind, encode_rows(kept), len(kept), [body], ref, flags), kept
+    encoded = encode_rows(kept)
+    return PendingFrame(frame.head.kind, encoded, len(kept), [body], ref, flags, rollouts_of(kept)), kept
 
 
 def _copied_head(head: FrameHead, pending: PendingFrame) -> FrameHead:
@@ -218,15 +219,22 @@ def _open(
     writer: SegmentWriter,
     scan: LogScan,
     cuts: list[CutRow],
+    fresh: list[CutRow],
     marks: dict[str, int],
     fold: LogFold,
 ) -> None:
-    """Write and replay the opening. The cuts stand in it twice: no single flipped bit brings a cut tail back."""
+    """Write and replay the opening. The cuts stand in it twice: no single flipped bit brings a cut tail back.
+
+    Where a cut is new, nothing has said yet whose rows stand before it in its segment.
+    """
     identity = ownership.identity
     opening = OpenRow(ownership.epoch, ownership.clock.time(), identity.name or identity.actor_id)
     frames: list[list[Row]] = [[opening, *cuts]]
     if cuts:
-        frames.append([*cuts])
+        members = [
+            MembersRow(cut.epoch, cut.segment, scan.rollouts_in(SegmentName(cut.epoch, cut.segment))) for cut in fresh
+        ]
+        frames.append([*cuts, *members])
     if marks:
         frames.append([MarkRow(rollout, DAMAGED, 1, generation) for rollout, generation in sorted(marks.items())])
     first = scan.last_sequence + 1

@@ -25,6 +25,7 @@ class RecoveryReport:
         segments, frames, rows, bytes: what was read (bytes are those of whole frames).
         tears: ends of the log that were never finished writing; nothing in them was acknowledged.
         damages: bytes that do not match their checksum, or are missing.
+        fillers: places that a repair filled; what stood there is in `quarantine/`, and lost.
         headers: segments whose own header is damaged (their frames were read all the same).
         copies: frames that were there twice because a takeover copied them, and were dropped once.
         cuts: what readers ignore: each earlier epoch from its cut on.
@@ -40,6 +41,7 @@ class RecoveryReport:
     bytes: int = 0
     tears: list[Place] = field(default_factory=list)
     damages: list[Place] = field(default_factory=list)
+    fillers: list[Place] = field(default_factory=list)
     headers: list[SegmentName] = field(default_factory=list)
     copies: int = 0
     cuts: list[CutRow] = field(default_factory=list)
@@ -66,6 +68,8 @@ class RecoveryReport:
                 f"{len(self.damages)} DAMAGED places ({sum(place.length for place in self.damages)} bytes, first: "
                 f"{first.segment.file} at {first.offset})"
             )
+        if self.fillers:
+            parts.append(f"{len(self.fillers)} places filled by a repair")
         if self.headers:
             parts.append(f"{len(self.headers)} damaged segment headers")
         if self.broken_parts:

@@ -34,10 +34,10 @@ def create_or_adopt_run(files: Files, new_run: Callable[[], uuid.UUID] = uuid.uu
         if names.RUN in listed:
             return read_run(files)  # another start made it just now
         if names.epochs_in(listed):
-            raise _marker_lost(files, listed) from None
+            raise _marker_lost(files) from None
     run = new_run()
     try:
-        files.create(names.RUN, msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION)), fault_points.RUN)
+        files.create(names.RUN, marker_content(run), fault_points.RUN)
     except FileExistsError:
         return read_run(files)
     except OSError as error:
@@ -49,11 +49,25 @@ def create_or_adopt_run(files: Files, new_run: Callable[[], uuid.UUID] = uuid.uu
     return run
 
 
-def _marker_lost(files: Files, listed: list[str]) -> MissingRunMarker:
-    runs = sorted({uuid.UUID(bytes=head.run).hex for name in names.segments_in(listed) if (head := _head(files, name))})
+def marker_content(run: uuid.UUID) -> bytes:
+    """What stands in `RUN`."""
+    return msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION))
+
+
+def runs_in_headers(files: Files) -> list[str]:
+    """The runs (hex) that the headers of a directory's segments name, as far as they can be read."""
+    segments = names.segments_in(files.names())
+    return sorted({uuid.UUID(bytes=head.run).hex for name in segments if (head := _head(files, name))})
+
+
+def _marker_lost(files: Files) -> MissingRunMarker:
+    runs = runs_in_headers(files)
     if len(runs) == 1:
-        content = msgspec.json.encode(_RunMarker(runs[0], FORMAT_VERSION)).decode("ascii")
-        remedy = f"Their headers name run {runs[0]}: restore {names.RUN} with the content {content}"
+        content = marker_content(uuid.UUID(hex=runs[0])).decode("ascii")
+        remedy = (
+            f"Their headers name run {runs[0]}: `gym-capture verify --repair` restores {names.RUN}, with the content "
+            f"{content}"
+        )
     elif runs:
         remedy = f"The segments' headers name several runs ({', '.join(runs)}): part them"
     else:

@@ -18,7 +18,7 @@ from gym_capture.model.codec import (
     encode_rows,
     encode_segment_head,
 )
-from gym_capture.model.rows import CutRow, Row, SealRow
+from gym_capture.model.rows import CutRow, MembersRow, Row, SealRow, rollouts_of
 from gym_capture.storage import fault_points
 from gym_capture.storage.files import AppendFile, Files
 from gym_capture.storage.names import SegmentName
@@ -62,6 +62,7 @@ class SegmentWriter:
         self._cuts = list(cuts)
         self._file: AppendFile | None = None
         self._number = 0
+        self._rollouts: set[str] = set()
         self._group = 1
         self._unsynced = False
         self._failure: OSError | None = None
@@ -160,6 +161,7 @@ class SegmentWriter:
                 frame.ref.body_offset = at + FRAME_HEAD_BYTES + len(frame.rows)
                 at = frame.ref.body_offset + body_bytes
                 self.last_sequence = max(self.last_sequence, frame.ref.sequence)
+                self._rollouts.update(frame.rollouts)
             self._unsynced = True
             file.append(buffers, point)
 
@@ -175,6 +177,7 @@ class SegmentWriter:
         seal = self._seal_frame()
         self._file.close()
         self._number += 1
+        self._rollouts.clear()
         self._file = self._create()
         return self._file, [self._header(), *seal]
 
@@ -185,7 +188,11 @@ class SegmentWriter:
         return encode_segment_head(SegmentHead(self.epoch, self._number, self._run))
 
     def _seal_frame(self) -> list[bytes | memoryview]:
-        rows: list[Row] = [SealRow(self.epoch, self._number, self.position), *self._cuts]
+        rows: list[Row] = [
+            SealRow(self.epoch, self._number, self.position),
+            MembersRow(self.epoch, self._number, sorted(self._rollouts)),
+            *self._cuts,
+        ]
         encoded = encode_rows(rows)
         head = encode_frame_head(
             encoded,
@@ -219,4 +226,5 @@ class SegmentWriter:
 
 def owner_frame(rows: Sequence[Row], sequence: int, epoch: int) -> PendingFrame:
     """A frame of the owner's own rows, ready to be appended."""
-    return PendingFrame(FrameKind.OWNER, encode_rows(rows), len(rows), (), FrameRef(sequence, epoch))
+    ref = FrameRef(sequence, epoch)
+    return PendingFrame(FrameKind.OWNER, encode_rows(rows), len(rows), (), ref, rollouts=rollouts_of(rows))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.rows import CommitRow, Part, PartKind
+from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
 from gym_capture.storage.names import SegmentName
@@ -38,6 +39,7 @@ class VerifyReport:
         holes: call indexes of current generations that are in no readable row, by rollout.
         late: rows that landed after a merge and that no merge has returned, by rollout.
         outstanding: claims that are open, by rollout.
+        files: small files that do not say what their writer wrote.
         lines: damaged lines of NeMo Gym's files, by rollout (where the log knows the id too, its file does not count).
     """
 
@@ -47,12 +49,13 @@ class VerifyReport:
     holes: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     outstanding: dict[str, int] = field(default_factory=dict)
+    files: list[FileDamage] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
 
     @property
     def sound(self) -> bool:
         """Whether everything that was synced can be read, NeMo Gym's files included."""
-        return not (self.log.damaged or self.broken or self.holes or self.lines)
+        return not (self.log.damaged or self.broken or self.holes or self.files or self.lines)
 
 
 def verify_log(files: Files) -> VerifyReport:
@@ -86,6 +89,7 @@ def verify_log(files: Files) -> VerifyReport:
         ):
             if count:
                 found[rollout.id] = count
+    report.files = check_files(files, scan.run)
     beside = NemoGymFiles(files)
     for rollout_id in sorted(beside.rollout_ids()):
         if not log_knows(ledger.rollouts.get(rollout_id)):

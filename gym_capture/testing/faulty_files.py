@@ -292,6 +292,29 @@ class FaultyFiles:
         self.disk._entries.pop(name, None)
         self.disk._synced_entries.pop(name, None)
 
+    def set_aside(self, name: str, point: str) -> str:
+        """Keep a file in `quarantine/` as well."""
+        self.reach(before(step(point, "link")))
+        inode = self.disk._find(name, False)
+        number = 0
+        while (kept := self.disk._entries.get(names.set_aside(name, number))) is not None:
+            if kept is inode or kept.cache == inode.cache:
+                break
+            number += 1
+        else:
+            self._enter(names.set_aside(name, number), inode, exclusive=True)
+        self.reach(after(step(point, "link")))
+        self._sync_directory(name, point)
+        return names.set_aside(name, number)
+
+    def rename(self, name: str, to: str, point: str) -> None:
+        """Put a file in the place of another."""
+        self.reach(before(step(point, "rename")))
+        self.disk._entries[to] = self.disk._entries.pop(name)
+        self._own.add(to)
+        self.reach(after(step(point, "rename")))
+        self._sync_directory(to, point)
+
     def _data(self, name: str) -> bytearray:
         self.alive()
         if self._remote and name not in self._own:

@@ -396,3 +396,27 @@ def test_progress_in_one_line() -> None:
     counters.failed_attempts, counters.failed = 3, 1
     assert progress_line(counters, 104.0).endswith("2 with gaps, 3 failed attempts, 1 given up")
     assert bar_details(counters, 104.0) == "5.0/s 311 calls 6 open 2 gaps 3 failed"
+
+
+# -- verify --repair -------------------------------------------------------------------------------------------------
+
+
+def test_verify_repair_puts_a_damaged_head_aside_and_says_what_is_lost(captures: Path) -> None:
+    [segment] = captures.glob("segment-*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.rindex(b"\xf7GCF") + 5] ^= 0xFF  # the closing seal: nothing is lost with it
+    segment.write_bytes(data)
+    (captures / "RUN").write_text("{")
+    before = json.loads(invoke("verify", captures, "--json").stdout)
+    assert {each["what"] for each in before["damage"]} >= {"bytes", "file"}
+    ran = invoke("verify", captures, "--repair", "--json")
+    found = json.loads(ran.stdout)
+    assert found["repair"]["files"] == ["RUN"]
+    assert found["repair"]["segments"] == [segment.name]
+    assert sorted(found["repair"]["quarantined"]) == ["quarantine/RUN.0", f"quarantine/{segment.name}.0"]
+    assert (captures / "quarantine" / f"{segment.name}.0").read_bytes() == bytes(data)
+    assert [each["segment"] for each in found["quarantined"]] == [segment.name]
+    assert (found["sound"], ran.exit_code, found["damage"]) == (True, Exit.OK, [])
+    again = json.loads(invoke("verify", "--repair", captures, "--json").stdout)
+    assert again["repair"] == {"epoch": None, "segments": [], "files": [], "quarantined": []}
+    assert "repaired" in invoke("verify", "--repair", captures).stdout

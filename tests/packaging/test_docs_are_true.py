@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import typer
 
 from gym_capture import errors
+from gym_capture.cli.exits import Exit
 from gym_capture.cli.main import app
 from gym_capture.config import CaptureConfig, all_keys
 from gym_capture.model import gaps, rollout_state
@@ -125,3 +127,48 @@ def test_a_missing_test_or_row_would_be_seen() -> None:
     assert TEST.findall("see tests/a/test_b.py::test_c.") == [("tests/a/test_b.py", "::test_c")]
     with pytest.raises(ValueError, match="not enough values"):
         row("| `a` | 1 |", "b")
+
+
+RUNBOOK = ROOT / "docs" / "runbook.md"
+
+
+def entries(text: str) -> dict[str, list[str]]:
+    """The runbook's look-up tables: what was seen → where to look, what to do."""
+    section = text.split("\n## Look it up\n")[1].split("\n## ")[0]
+    rows = [re.fullmatch(r"\| `(.+?)`(?: \(`\w+`\))? \| (.+) \| (.+) \|", line) for line in section.splitlines()]
+    return {found[1]: [found[2].strip(), found[3].strip()] for found in rows if found}
+
+
+def test_every_gap_error_and_exit_status_is_in_the_runbook() -> None:
+    listed = entries(RUNBOOK.read_text(encoding="utf-8"))
+    codes = [value for name, value in vars(gaps).items() if name.isupper() and isinstance(value, str)]
+    wanted = [*codes, *(name for name in errors.__all__ if name != "from_wire"), *(str(int(each)) for each in Exit)]
+    assert [name for name in wanted if name not in listed or not all(listed[name])] == []
+
+
+def logged() -> list[str]:
+    """The literal text of every warning and error that the package logs."""
+    found = []
+    for path in sorted((ROOT / "gym_capture").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("warning", "error", "exception", "critical")
+                and "logger" in ast.unparse(node.func.value)
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                found.append(str(node.args[0].value))
+    # What has no words of its own is an error's message, which has its class, or a proxy's answer, which has its code.
+    return [text for text in found if len(re.sub(r"%\w|\W", "", text)) > 5]
+
+
+def test_every_line_that_is_logged_as_a_warning_or_worse_is_in_the_runbook() -> None:
+    patterns = [
+        re.compile(".*".join(map(re.escape, entry.split("…"))), re.DOTALL)
+        for entry in entries(RUNBOOK.read_text(encoding="utf-8"))
+    ]
+    lines = logged()
+    assert len(lines) > 30
+    assert [line for line in lines if not any(each.fullmatch(line) for each in patterns)] == []

@@ -9,7 +9,18 @@ from typing import Any
 from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.exchange import SealedExchange, seal
 from gym_capture.model.ledger import Applied, Ledger
-from gym_capture.model.rows import CURRENT, NO_CLAIM, ClaimRow, ClearRow, ClientRow, CommitRow, Part, ReleaseRow, Result
+from gym_capture.model.rows import (
+    CURRENT,
+    NO_CLAIM,
+    ClaimRow,
+    ClearRow,
+    ClientRow,
+    CommitRow,
+    Part,
+    ReleaseRow,
+    Result,
+    rollouts_of,
+)
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
@@ -131,7 +142,7 @@ class Owner:
 
 
 def frame_of(rows: Sequence[Any], body: Sequence[bytes], ref: FrameRef) -> PendingFrame:
-    return PendingFrame(FrameKind.BATCH, encode_rows(rows), len(rows), body, ref)
+    return PendingFrame(FrameKind.BATCH, encode_rows(rows), len(rows), body, ref, rollouts=rollouts_of(rows))
 
 
 def calls(ledger: Ledger, rollout: str) -> list[str]:

@@ -106,11 +106,11 @@ def test_a_bit_of_a_head_costs_at_most_its_batch_and_marks_what_its_segment_may_
     for frame in whole:
         segment = SegmentName(frame.ref.epoch, frame.ref.segment)
         lost = {row.model_call_id for row in commits(frame)}
-        others = [other for other in whole if other.ref is not frame.ref and other.ref.epoch == segment.epoch]
+        # What the next segment, the closing seal or the next owner noted of this one counts the lost frame's too.
         concerned = {
             row.rollout
-            for other in others
-            if other.ref.segment == segment.number
+            for other in whole
+            if (other.ref.epoch, other.ref.segment) == segment
             for row in other.rows
             if hasattr(row, "rollout")
         }

@@ -1,0 +1,214 @@
+"""Repair: what is damaged in a directory at rest is put aside, and what remains is whole again.
+
+A repair is an owner that serves nobody: it takes the next epoch, so that nobody else writes, recovers, and then writes
+each damaged segment anew beside itself, keeps the original in `quarantine/`, and puts the new one in its place. At
+every step either the old or the new segment stands under its name, and a fold of the log says the same of both. So a
+repair may be killed anywhere; run again it goes on. `docs/decisions/0010-repair.md` says why it is done so.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, FormatError, MissingRunMarker
+from gym_capture.model.clock import Clock, SystemClock
+from gym_capture.model.ledger import Ledger
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.file_checks import FileDamage, check_files
+from gym_capture.storage.files import MendableFiles
+from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.log_scan import LogScan
+from gym_capture.storage.mends import MIN_FILLER_BYTES, Mend, find_mends, mended_bytes
+from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS, OwnerIdentity, Wait, moving_epoch, read_owner
+from gym_capture.storage.ownership import Ownership
+from gym_capture.storage.recovery import recover
+from gym_capture.storage.run_marker import (
+    marker_content,
+    read_run,
+    require_capture_directory,
+    runs_in_headers,
+)
+
+_APPENDED_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did.
+
+    Args:
+        epoch: the epoch that it took; 0 when there was nothing to mend.
+        segments: those written anew (or, where the file was gone, made).
+        files: the small files written anew, or removed for the next owner to write.
+        quarantined: where the originals are now, relative to the directory.
+    """
+
+    epoch: int = 0
+    segments: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+
+
+def repair(
+    files: MendableFiles,
+    identity: OwnerIdentity,
+    beating: Callable[[Ownership], AbstractContextManager[object]],
+    *,
+    clock: Clock | None = None,
+    wait: Wait,
+    beat_s: float = BEAT_S,
+    new_token: Callable[[], str] = lambda: secrets.token_hex(32),
+) -> RepairReport:
+    """Mend a directory at rest. One in which there is nothing to mend is left as it is.
+
+    Args:
+        files: the capture directory.
+        identity: what this owner calls itself; nobody else's `actor_id`.
+        beating: keeps the ownership's beat moving inside its block.
+        clock, wait, beat_s, new_token: as for `Ownership.take`.
+
+    Raises:
+        DirectoryHeld: an owner is live; nothing was changed.
+        MissingRunMarker, CaptureDirectoryError: `RUN` is lost and the segments do not say what stood in it.
+        FormatError: something is of another version or another run, or was renamed; nothing was changed.
+        Superseded: an owner took the directory meanwhile; what was mended by then stays so.
+        OSError: reading or writing failed; what was mended by then stays so, and running again goes on.
+    """
+    require_capture_directory(files)
+    if not names.epochs_in(files.names()):
+        return RepairReport()  # nobody ever owned it: there is no log
+    _refuse_if_live(files, wait, beat_s)
+    damaged, mendable = _look(files)
+    if not damaged and not mendable:
+        return RepairReport()
+    report = RepairReport()
+    for damage in damaged:
+        if damage.file == names.RUN:
+            _restore_run(files, report)
+        elif damage.file == names.OWNER:
+            # Taking an epoch reads it, and writes it anew.
+            report.quarantined.append(files.set_aside(names.OWNER, fault_points.REPAIR_ASIDE))
+            report.files.append(names.OWNER)
+            files.remove(names.OWNER)
+    ownership = Ownership.take(files, identity, clock or SystemClock(), wait=wait, beat_s=beat_s, new_token=new_token)
+    report.epoch = ownership.epoch
+    with beating(ownership):
+        writer, _ = recover(files, ownership, Ledger())
+        try:
+            for mend in list(find_mends(files, plan_log(files))):
+                _mend_segment(files, ownership, mend, report)
+            for damage in damaged:
+                if damage.file not in (names.RUN, names.OWNER):
+                    _replace_small(files, damage.file, _content_for(damage.file, new_token), report)
+            writer.close()
+        finally:
+            writer.abandon()
+    ownership.release(writer.segment.number, writer.position)
+    return report
+
+
+def _refuse_if_live(files: MendableFiles, wait: Wait, beat_s: float) -> None:
+    epochs = names.epochs_in(files.names())
+    moving = moving_epoch(files, epochs, wait, WATCHED_BEATS * beat_s)
+    if moving is not None:
+        raise DirectoryHeld(
+            f"{files.directory} has a live owner: the beat of epoch {moving} moves. A repair works on a directory at "
+            "rest only. Nothing was changed; stop the owner (gym-capture stop) and run it again.",
+            epoch=moving,
+        )
+
+
+def _look(files: MendableFiles) -> tuple[list[FileDamage], bool]:
+    """The small files that are damaged, and whether anything of the log can be mended. FormatError: nothing is."""
+    scan = LogScan(files)
+    for _ in scan:
+        pass
+    marker = _run_if_readable(files)
+    if scan.run is not None and marker is not None and marker.bytes != scan.run and not _owner_says(files, scan.run):
+        raise FormatError(
+            f"the segments in {files.directory} belong to run {scan.run.hex()}, its {names.RUN} file says "
+            f"{marker.hex}, and {names.OWNER} does not tell which is right. Nothing was changed; restore the file "
+            "that is wrong from a copy.",
+        )
+    damaged = check_files(files, scan.run)
+    # Of an epoch that is not cut yet, recovery closes the end; a place in the middle can be mended then.
+    open_places = any(
+        scan.plan.is_open(place.segment) and place.length >= MIN_FILLER_BYTES for place in scan.report.damages
+    )
+    open_headers = any(scan.plan.is_open(name) for name in scan.report.headers)
+    return damaged, open_places or open_headers or next(find_mends(files, scan.plan), None) is not None
+
+
+def _run_if_readable(files: MendableFiles) -> uuid.UUID | None:
+    try:
+        return read_run(files)
+    except FormatError:
+        raise
+    except CaptureDirectoryError:
+        return None
+
+
+def _owner_says(files: MendableFiles, run: bytes) -> bool:
+    try:
+        owner = read_owner(files)
+    except CaptureDirectoryError:
+        return False
+    return owner is not None and owner.run == run.hex()
+
+
+def _restore_run(files: MendableFiles, report: RepairReport) -> None:
+    runs = runs_in_headers(files)
+    if len(runs) != 1:
+        found = f"name several runs ({', '.join(runs)})" if runs else "cannot be read either"
+        raise MissingRunMarker(
+            f"{names.RUN} in {files.directory} cannot be read, and the segments' headers {found}. Nothing was changed; "
+            f"restore {names.RUN} from a copy.",
+            directory=files.directory,
+            runs=runs,
+        )
+    _replace_small(files, names.RUN, marker_content(uuid.UUID(hex=runs[0])), report)
+
+
+def _replace_small(files: MendableFiles, name: str, content: bytes, report: RepairReport) -> None:
+    if name in files.names():
+        report.quarantined.append(files.set_aside(name, fault_points.REPAIR_ASIDE))
+    files.replace(name, content, fault_points.REPAIR_FILE)
+    report.files.append(name)
+
+
+def _content_for(name: str, new_token: Callable[[], str]) -> bytes:
+    """What stands for a small file of an epoch that is over."""
+    if name.startswith(names.epoch_file(0)[:6]):
+        return msgspec.json.encode(OwnerIdentity(""))
+    if name.startswith(names.token_file(0)[:6]):
+        return new_token().encode("ascii")
+    return b"stopped\n"
+
+
+def _mend_segment(files: MendableFiles, ownership: Ownership, mend: Mend, report: RepairReport) -> None:
+    name = mend.segment.file
+    temporary = names.temporary_file(name, "repair")
+    files.remove(temporary)
+    file = files.create_append(temporary, fault_points.REPAIR_WRITE)
+    try:
+        pieces: list[bytes | memoryview] = []
+        for piece in mended_bytes(files, mend, ownership.run.bytes):
+            pieces.append(piece)
+            if sum(map(len, pieces)) >= _APPENDED_BYTES:
+                file.append(pieces, fault_points.REPAIR_WRITE)
+                pieces = []
+        file.append(pieces, fault_points.REPAIR_WRITE)
+        file.sync(fault_points.REPAIR_WRITE)
+    finally:
+        file.close()
+    if not mend.absent:
+        report.quarantined.append(files.set_aside(name, fault_points.REPAIR_ASIDE))
+    ownership.check()
+    files.rename(temporary, name, fault_points.REPAIR_RENAME)
+    report.segments.append(name)

@@ -1,0 +1,1 @@
+"""What capture costs at its limits: bounded memory, parsers in linear time. `python -m tests.limits` prints figures."""
