@@ -30,6 +30,9 @@ class CountedSending:
         inner: what sends.
     """
 
+    connect_error: type[Exception]
+    """What the library raises where a connection could not be made; set by its subclass."""
+
     def __init__(self, rollout: CountingRollout, inner: Any) -> None:
         self._rollout = rollout
         self._inner = inner
@@ -43,6 +46,13 @@ class CountedSending:
                     request.headers.setdefault(name, value)
             counted = _Counted(self._rollout, request.extensions.get("trace"))
             request.extensions = {**request.extensions, "trace": counted.trace}
+            try:
+                return await self._inner.handle_async_request(request)
+            except AttributeError as error:
+                if counted.done:
+                    raise
+                # The socket is gone that AnyIO was about to ask for its peer: reset while it was being connected.
+                raise self.connect_error("the connection broke as it was made") from error
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -56,11 +66,11 @@ class _Counted:
     def __init__(self, rollout: CountingRollout, further: Callable[[str, Any], Awaitable[None]] | None) -> None:
         self._rollout = rollout
         self._further = further
-        self._done = False
+        self.done = False
 
     async def trace(self, event: str, info: Any) -> None:
-        if event.endswith(_SENDING) and not self._done:
-            self._done = True
+        if event.endswith(_SENDING) and not self.done:
+            self.done = True
             self._rollout.count_issued_elsewhere()
         if self._further is not None:
             await self._further(event, info)

@@ -111,6 +111,8 @@ class CaptureTransport(httpx.BaseTransport):
 class CountingTransport(CountedSending, httpx.AsyncBaseTransport):
     """Counts the calls that it sends to a capturing proxy; see `CountedSending`."""
 
+    connect_error = httpx.ConnectError
+
 
 class _AsyncBody(AsyncObservedBody, httpx.AsyncByteStream):
     pass

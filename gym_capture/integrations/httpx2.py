@@ -109,6 +109,8 @@ class CaptureTransport(httpx2.BaseTransport):
 class CountingTransport(CountedSending, httpx2.AsyncBaseTransport):
     """Counts the calls that it sends to a capturing proxy; see `CountedSending`."""
 
+    connect_error = httpx2.ConnectError
+
 
 class _AsyncBody(AsyncObservedBody, httpx2.AsyncByteStream):
     pass

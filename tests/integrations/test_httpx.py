@@ -402,3 +402,26 @@ async def test_an_answer_without_json_is_recorded_as_what_it_is(model: ServedMod
     [exchange] = model.exchanges(rollout)
     assert (exchange["status_code"], exchange["error_category"]) == (502, "upstream_error")
     assert "Bad gateway" in str(exchange)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_connection_that_is_reset_while_it_is_made_is_a_connect_error_that_sdks_try_again(sent: bool) -> None:
+    """AnyIO gives an AttributeError there, which no SDK knows."""
+
+    class Reset(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if sent:
+                await request.extensions["trace"]("http11.send_request_headers.started", {})
+            raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    class Counting:
+        calls = 0
+
+        def count_issued_elsewhere(self, calls: int = 1) -> None:
+            self.calls += calls
+
+    rollout = Counting()
+    async with httpx2.AsyncClient(transport=over_httpx2.CountingTransport(rollout, Reset())) as client:
+        with pytest.raises(AttributeError if sent else httpx2.ConnectError):
+            await client.post("http://x/v1/chat/completions", json={})
+    assert rollout.calls == sent
