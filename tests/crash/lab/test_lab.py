@@ -44,7 +44,7 @@ def test_faults_on_a_real_cluster_lose_nothing_double_nothing_and_are_told_of_tr
     assert status == 0
 
 
-@pytest.mark.skipif("GYM_CAPTURE_LAB" not in os.environ, reason="half a minute; `make crash` runs it")
+@pytest.mark.skipif("GYM_CAPTURE_LAB" not in os.environ, reason="half a minute; set GYM_CAPTURE_LAB=1")
 @pytest.mark.timeout(300)
 def test_an_owner_that_skips_the_sync_is_caught_and_the_command_that_shows_it_again_is_printed(tmp_path: Path) -> None:
     fault = "host forgets at a step of a write"  # with this seed, right after an append
