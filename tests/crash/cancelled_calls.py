@@ -36,6 +36,7 @@ class DoomedCall:
 
     Attributes:
         reached: set when the model has got to that point.
+        let_go: it is not cancelled before this is set; it is from the start, unless a test clears it.
     """
 
     number: int
@@ -44,12 +45,17 @@ class DoomedCall:
     delay_s: float
     after: int
     reached: asyncio.Event = field(default_factory=asyncio.Event)
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.let_go.set()
 
     async def moment(self) -> None:
         """Return when it is to be cancelled."""
-        if self.point not in (BEFORE_CLAIM, IN_CLAIM):
-            async with asyncio.timeout(60.0):
+        async with asyncio.timeout(60.0):
+            if self.point not in (BEFORE_CLAIM, IN_CLAIM):
                 await self.reached.wait()
+            await self.let_go.wait()
         await asyncio.sleep(self.delay_s)
 
 
@@ -115,21 +121,21 @@ class Inquirer(threading.Thread):
         self._model = model
         self._rng = random.Random(seed)
         self._finished = threading.Event()
-        self.asked = 0
         self.yes = 0
         self.early: list[tuple[str, set[int]]] = []
 
     def run(self) -> None:
         while not self._finished.wait(self._rng.random() * 0.004):
-            recent = list(self._model.seen)[-40:]
-            if not recent:
-                continue
-            rollout = self._model.calls[self._rng.choice(recent)].rollout
-            start = time.monotonic()
-            self.asked += 1
-            if self._capture.sync.quiesce(rollout, timeout_s=self._rng.choice([0.001, 0.02, 0.1])):
-                self.yes += 1
-                self._check(rollout, self._model.seen_of(rollout, start))
+            if self._model.seen:
+                recent = list(self._model.seen)[-40:]
+                rollout = self._model.calls[self._rng.choice(recent)].rollout
+                self._ask(rollout, self._rng.choice([0.001, 0.02, 0.1]))
+
+    def _ask(self, rollout: str, timeout_s: float) -> None:
+        start = time.monotonic()
+        if self._capture.sync.quiesce(rollout, timeout_s=timeout_s):
+            self.yes += 1
+            self._check(rollout, self._model.seen_of(rollout, start))
 
     def _check(self, rollout: str, seen: set[int]) -> None:
         store = CaptureStore(self._directory)
@@ -142,10 +148,14 @@ class Inquirer(threading.Thread):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.finish()
-
-    def finish(self) -> None:
-        """Stop asking."""
         self._finished.set()
         self.join(60)
         assert not self.is_alive()
+
+    def finish(self) -> None:
+        """Stop asking at random, and ask once more: by now the answer has to be yes."""
+        self._finished.set()
+        self.join(60)
+        before = self.yes
+        self._ask(self._model.calls[next(iter(self._model.seen))].rollout, 30.0)
+        assert self.yes == before + 1
