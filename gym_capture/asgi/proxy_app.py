@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from typing import Any
 
 import aiohttp
@@ -88,7 +89,7 @@ class ProxyApp:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S, ssl=_verified()),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_ADDED_BY_AIOHTTP,
                 auto_decompress=False,
@@ -308,3 +309,10 @@ def _is_target(data: bytes) -> bool:
 def _was_reset(protocol: Any) -> bool:
     """Whether the connection ended by a reset, which a body that only its end delimits does not tell."""
     return protocol is not None and isinstance(protocol.exception(), OSError)
+
+
+def _verified() -> ssl.SSLContext:
+    """How https upstreams are verified: by the system's authorities, or those that `SSL_CERT_FILE` names by now."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,17 +24,19 @@ class RawUpstream:
 
     Attributes:
         port: where it listens, on the loopback.
+        tls: what it shows to who connects; None: it speaks plain HTTP.
         connections: those that came, in order.
     """
 
     script: Callable[[UpstreamConnection], Awaitable[None]]
     port: int = 0
+    tls: ssl.SSLContext | None = None
     connections: list[UpstreamConnection] = field(default_factory=list)
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = UpstreamConnection(reader, writer)
@@ -85,10 +88,12 @@ class UpstreamConnection:
 
 
 @asynccontextmanager
-async def raw_upstream(script: Callable[[UpstreamConnection], Awaitable[None]]) -> AsyncIterator[RawUpstream]:
+async def raw_upstream(
+    script: Callable[[UpstreamConnection], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[RawUpstream]:
     """An upstream that speaks bytes."""
-    upstream = RawUpstream(script)
-    server = await asyncio.start_server(upstream._serve, "127.0.0.1", 0, limit=1 << 20)
+    upstream = RawUpstream(script, tls=tls)
+    server = await asyncio.start_server(upstream._serve, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
         yield upstream

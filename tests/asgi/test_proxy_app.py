@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from tests.asgi.raw_http import (
     running_proxy,
 )
 
+CERTIFICATES = Path(__file__).parents[1] / "service" / "certificates"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSE = b"Connection: close\r\n"
 
@@ -318,6 +321,27 @@ async def test_a_slow_first_byte_is_a_504_in_the_anthropic_form_and_the_call_is_
     assert status == b"HTTP/1.1 504 Gateway Timeout"
     told = json.loads(body)
     assert (told["type"], told["error"]["type"]) == ("error", "timeout_error")
+
+
+async def test_an_https_upstream_is_verified_by_the_authorities_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATES / "node.pem", CERTIFICATES / "node.key")
+    request = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"\r\n"
+    async with raw_upstream(answering(OK), tls) as upstream:
+        assert upstream.url.startswith("https://")
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "stranger.pem"))
+        async with running_proxy(upstream.url) as port:
+            status, _, body = split(await roundtrip(port, request))
+        assert status == b"HTTP/1.1 502 Bad Gateway"
+        assert json.loads(body)["error"]["code"] == "upstream_unreachable"
+        assert "CERTIFICATE_VERIFY_FAILED" in json.loads(body)["error"]["message"]
+        assert [connection.heads for connection in upstream.connections if connection.heads] == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
+        async with running_proxy(upstream.url) as port:
+            status, _, body = split(await roundtrip(port, request))
+    assert (status, body) == (b"HTTP/1.1 200 OK", b"ok")
 
 
 async def test_an_upstream_that_hangs_up_before_it_answers_is_a_502() -> None:
