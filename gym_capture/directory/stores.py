@@ -25,20 +25,23 @@ def open_store(directory: str | Path) -> CaptureStore:
         OSError: it cannot be read.
     """
     real = os.path.realpath(directory) if os.path.isabs(directory) else str(directory)
-    with _registry:
-        store = _stores.get(real)
-        if store is None:
-            store = _stores[real] = CaptureStore(real)
-            return store
-    with reading(store):
-        try:
-            store.refresh()
-        except BaseException:
-            # Half refreshed, it would answer from a state that never was.
-            with _registry:
-                _stores.pop(real, None)
-            raise
-    return store
+    while True:
+        with _registry:
+            store = _stores.get(real)
+            if store is None:
+                store = _stores[real] = CaptureStore(real)
+                return store
+        with reading(store):
+            if _stores.get(real) is not store:
+                continue  # a refresh failed while this thread waited for its turn
+            try:
+                store.refresh()
+            except BaseException:
+                # Half refreshed, it would answer from a state that never was.
+                with _registry:
+                    _stores.pop(real, None)
+                raise
+        return store
 
 
 @contextmanager

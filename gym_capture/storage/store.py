@@ -16,6 +16,7 @@ from gym_capture.model.record import derive_fields, record_view
 from gym_capture.model.rollout_state import Entry, RolloutState
 from gym_capture.model.rows import PartKind
 from gym_capture.model.verifiers import verifier_declaration
+from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import LogScan, replay_log
@@ -60,6 +61,9 @@ class CaptureStore:
 
     def refresh(self) -> None:
         """Take in what was appended since: only that is read, unless another owner has taken over."""
+        if self._read_marker() != self._marker:
+            self._load()  # the directory was made anew, and the files of that run may have these names too
+            return
         plan = plan_log(self._files, known=self._scan.plan)
         if not self._scan.goes_on(plan):
             self._load()
@@ -67,7 +71,14 @@ class CaptureStore:
         self._scan.proceed(plan)
         replay_log(self._scan, self._ledger)
 
+    def _read_marker(self) -> bytes:
+        try:
+            return self._files.read(names.RUN)
+        except FileNotFoundError:
+            return b""
+
     def _load(self) -> None:
+        self._marker = self._read_marker()
         self._scan = LogScan(self._files)
         self._ledger = Ledger()
         replay_log(self._scan, self._ledger)

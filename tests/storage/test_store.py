@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_reader import Frame
 from gym_capture.storage.log_scan import scan_log
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.segments import owner_frame
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import CrashMode, FaultyDisk, Stopped
@@ -234,6 +236,27 @@ def test_a_live_store_is_right_at_every_step_of_a_takeover() -> None:
         Owner(files, "new", takeover=True)
         look()
         assert seen == [["one", "two"]] * 2, point
+
+
+def test_a_live_store_follows_a_directory_that_was_removed_and_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+
+    def run_of(*names: str) -> None:
+        """A run of two owners, so that nothing but its marker tells its files from those of another such run."""
+        folder.mkdir()
+        for number, name in enumerate(names):
+            owner = Owner(PosixFiles(folder))
+            owner.send(Batch().commit("r", exchange(name)), number + 1)
+            owner.stop()
+
+    run_of("a", "b")
+    store = CaptureStore(folder)
+    assert ids(store.read("r")) == ["a", "b"]
+    shutil.rmtree(folder)
+    run_of("c", "d")
+    store.refresh()
+    assert ids(store.read("r")) == ["c", "d"]
+    assert not store.evidence("r").damaged
 
 
 def test_the_store_says_what_the_owner_says_after_any_crash() -> None:
