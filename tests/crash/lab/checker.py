@@ -157,12 +157,12 @@ class _Check:
         return self.history.silent(call.holder, call.asked_at, until, self.silence_s)
 
     def _cleared(self, call: Call, before: float) -> bool:
-        """Whether its generation may have ended by then."""
+        """Whether its generation may have ended by then. A clear may be told of before a claim that it fences is."""
         return any(
             clear.rollout == call.rollout
             and clear.asked_at <= before
-            and (clear.told_at is None or clear.told_at >= (call.claimed_at or call.asked_at))
-            and clear.generation != call.told_generation
+            and (clear.told_at is None or clear.told_at >= call.asked_at)
+            and (clear.generation is None or clear.generation > (call.told_generation or 0))
             for clear in self.history.clears
         )
 

@@ -156,7 +156,9 @@ async def kill_at_write(scene: Scene) -> None:
 
 @fault("kill between sync and answer")
 async def kill_before_answer(scene: Scene) -> None:
-    await _kill_at(scene, UNANSWERED_POINTS, drop=False)
+    """Again and again: what was sent then is sent again to the next owner, which has it."""
+    for _ in range(scene.draw.randint(2, 4)):
+        await _kill_at(scene, UNANSWERED_POINTS, drop=False)
 
 
 @fault("kill at a step of a takeover")
@@ -167,6 +169,19 @@ async def kill_at_takeover(scene: Scene) -> None:
 @fault("host forgets at a step of a write")
 async def forget_at_write(scene: Scene) -> None:
     await _kill_at(scene, RUNNING_POINTS, drop=True)
+
+
+@fault("host forgets during a slow sync")
+async def forget_in_slow_sync(scene: Scene) -> None:
+    """Whoever is told anything while the sync is under way is told too early."""
+    point = fault_points.before(fault_points.SYNC)
+    scene.control(
+        slow={point: scene.draw.uniform(0.1, 0.4)},
+        kill={"point": point, "times": scene.draw.randint(2, 8), "drop": True},
+    )
+    await scene.until(scene.fired, f"the owner passes {point}")
+    scene.note(f"owner killed {point}, which was slow")
+    scene.control(slow={}, kill=None)
 
 
 @fault("host forgets at a step of a takeover")

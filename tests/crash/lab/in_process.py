@@ -38,7 +38,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "owner check skipped": ("second owner takes over from a frozen one",),
     "no dedupe after a restart": ("kill between sync and answer",),
     "duplicate counted as a second call": ("ray.cancel",),
-    "answer before the sync": ("host forgets at a step of a write",),
+    "answer before the sync": ("host forgets during a slow sync",),
 }
 """Bugs that an owner can be given, and the faults that bring each to light."""
 

@@ -69,6 +69,7 @@ class Lab:
 
     def __init__(self, folder: Path, nodes: int = 2, system_config: dict[str, Any] | None = None) -> None:
         self._folder = folder
+        self._runs = 0
         self._cluster = LabCluster(nodes, system_config)
         self._actors: dict[str, Any] = {}
 
@@ -76,7 +77,8 @@ class Lab:
         """One plan; its folder is removed unless something is wrong and `keep`."""
         began = time.monotonic()
         self._cluster.replace_lost()
-        folder = self._folder / f"{plan.seed}-{len(list(self._folder.iterdir()))}"
+        self._runs += 1
+        folder = self._folder / f"{plan.seed}-{self._runs}"
         folder.mkdir()
         scene = Scene(plan, self._cluster, folder)
         scene.actors = self._workers()

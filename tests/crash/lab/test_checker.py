@@ -247,6 +247,24 @@ def test_a_claim_of_a_cleared_generation_holds_nothing_up() -> None:
     assert kinds(history, {ROLLOUT: Stored(2, [])}) == set()
 
 
+def test_a_clear_may_be_told_of_before_a_claim_that_it_fences_is() -> None:
+    history = told()
+    late = history.calls["c1"]
+    late.claimed_at, late.closing_at, late.outcome = 13.2, 30.0, "fenced"
+    history.merges = []
+    assert checker.EARLY in kinds(history, {ROLLOUT: Stored(1, [("c0", "d0")])})
+    history.clears.append(Clear(ROLLOUT, 12.5, 2, 13.0))
+    assert kinds(history, {ROLLOUT: Stored(2, [])}) == set()
+
+
+def test_a_clear_that_is_told_of_late_and_came_before_the_claim_excuses_nothing() -> None:
+    history = told()
+    history.clears[0].told_at = 12.5
+    history.calls["c1"].closing_at, history.calls["c1"].outcome = 30.0, "fenced"
+    history.merges = []
+    assert checker.EARLY in kinds(history, {ROLLOUT: Stored(1, [("c0", "d0")])})
+
+
 def test_a_merge_that_says_that_the_owner_is_away_may_lack_calls() -> None:
     history = told()
     history.merges[0].calls.clear()
