@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gym_capture.errors import ConfigError
 from gym_capture.model.client_settings import ClientSettings
-from gym_capture.model.redaction import RedactionRules, compile_path, compile_pattern
+from gym_capture.model.redaction_rules import RedactionRules, compile_path, compile_pattern
 
 _DIRECTORY = "model_call_capture_dir"
 _COLLECT_PATHS = ("input", "output")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from gym_capture.config import CaptureConfig, CaptureSettings, EndpointConfig, PlacementConfig, all_keys, load_config
 from gym_capture.errors import ConfigError
 from gym_capture.model.client_settings import ClientSettings
-from gym_capture.model.redaction import RedactionRules
+from gym_capture.model.redaction_rules import RedactionRules
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 

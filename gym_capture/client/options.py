@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gym_capture.model.redaction import Redaction, RedactionRules, redaction_of
+from gym_capture.model.redaction import Redaction, redaction_of
+from gym_capture.model.redaction_rules import RedactionRules
 
 
 @dataclass(frozen=True, slots=True)

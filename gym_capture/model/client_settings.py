@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gym_capture.model.redaction import RedactionRules
+from gym_capture.model.redaction_rules import RedactionRules
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):

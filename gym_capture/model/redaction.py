@@ -7,17 +7,22 @@ cannot look, the whole payload is withheld, because what was not searched must n
 
 from __future__ import annotations
 
-import codecs
-import json
 import re
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
-from gym_capture.model.json_text import parse_integer, to_json
+from gym_capture.model.json_text import to_json
+from gym_capture.model.redaction_rules import RedactionRules, compile_path, compile_pattern
+from gym_capture.model.searched_text import (
+    EVENT_STREAM,
+    MOST_ESCAPING,
+    as_text,
+    has_several_values,
+    parse_bytes,
+    repeats_a_field,
+    unescaped,
+)
 
 REDACTED = "[redacted]"
 """What stands in the place of what was taken out."""
@@ -46,29 +51,6 @@ _KNOWN = frozenset(
 )
 """Keys of an exchange whose names say nothing; any other key is a text like those below it."""
 
-_EVENT_STREAM = re.compile(r"(?:^|[\r\n])\ufeff?(?:(?:data|event|id|retry)[ \t]*:|:)")
-_FIELD = re.compile(r"(?:^|[\r\n])\ufeff?([\w-]{1,64})[ \t]*:")
-_BETWEEN_VALUES = " \t\r\n\x1e,"
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/'bfnrt]))")
-_SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_MOST_ESCAPING = 64
-"""Unescaping at least halves the backslashes of what it changes, so no text that fits into memory needs more."""
-
-_MAX_PATH_DEPTH = 400
-"""Deeper values than `$..` follows are withheld."""
-
-
-class RedactionRules(msgspec.Struct, frozen=True):
-    """The rules of `capture.redact`, as they travel.
-
-    Args:
-        paths: JSON paths (RFC 9535), rooted at the exchange.
-        patterns: regular expressions.
-    """
-
-    paths: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-
 
 class Redacted(NamedTuple):
     """An exchange without what was to be taken out.
@@ -80,60 +62,6 @@ class Redacted(NamedTuple):
     values: dict[str, Any]
     payloads: set[str]
     others: bool
-
-
-def compile_path(path: str) -> Any:
-    """A JSON path, compiled.
-
-    Raises:
-        ValueError: it is none by RFC 9535, or matches the whole exchange.
-    """
-    try:
-        compiled = _environment().compile(path)
-        root = not getattr(compiled, "segments", True)
-    except Exception as error:
-        try:
-            why = str(error).partition("\n")[0]
-        except Exception:  # noqa: BLE001 - jsonpath cannot show where an error at the end of a path stands
-            why = "it ends too early"
-        raise ValueError(
-            f"{path!r} is not a JSON path by RFC 9535 ({why}): write it from the exchange's root, $.request.user or "
-            "$..api_key say"
-        ) from error
-    if root:
-        raise ValueError(f"{path!r} is the whole exchange: name what is to be taken out of it, $.request.user say")
-    return compiled
-
-
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression, compiled.
-
-    Raises:
-        ValueError: it is none, or matches the empty text.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compiled = re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(
-            f"{pattern!r} is not a regular expression ({error}): write it as Python's re module reads it, and quote it "
-            "in YAML with single quotes"
-        ) from error
-    if compiled.search("") is not None:
-        raise ValueError(f"{pattern!r} matches the empty text: let it match at least one character")
-    return compiled
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Any:
-    # Loaded only where paths are configured.
-    from jsonpath import JSONPathEnvironment
-
-    class Deep(JSONPathEnvironment):
-        max_recursion_depth = _MAX_PATH_DEPTH
-
-    return Deep(strict=True)
 
 
 @lru_cache(maxsize=16)
@@ -175,7 +103,7 @@ class Redaction:
         changed: set[str] = set()
         for key, value in values.items():
             if isinstance(value, bytes):
-                parsed = None if key.endswith("_raw") else _parse(value)
+                parsed = None if key.endswith("_raw") else parse_bytes(value)
                 if parsed is None or type(parsed.value) is str:
                     raw[key] = value
                     continue
@@ -316,13 +244,13 @@ class Redaction:
 
     def _hides(self, text: str) -> bool:
         """Whether a pattern matches once escapes are read (JSON in a text, tool arguments say), however often."""
-        for _ in range(_MOST_ESCAPING):
+        for _ in range(MOST_ESCAPING):
             if "\\" not in text:
                 return False
-            unescaped = _unescaped(text)
-            if unescaped == text:
+            plain = unescaped(text)
+            if plain == text:
                 return False
-            text = unescaped
+            text = plain
             if any(found[0] for pattern in self._patterns for found in pattern.finditer(text)):
                 return True
         return True
@@ -334,7 +262,7 @@ class Redaction:
         if not given:
             return given
         try:
-            text = given if isinstance(given, str) else _as_text(given)
+            text = given if isinstance(given, str) else as_text(given)
             why = self._unsearchable(text)
             if why is None and text is not None:
                 replaced = self._substituted(text)
@@ -354,9 +282,9 @@ class Redaction:
             return "it is no text that rules can search"
         if self._paths:
             return "JSON paths do not reach into raw text"
-        if _EVENT_STREAM.search(text):
+        if EVENT_STREAM.search(text):
             return "what a rule matches may be split over the events of a stream"
-        if _repeats_a_field(text) or _has_several_values(text):
+        if repeats_a_field(text) or has_several_values(text):
             return "what a rule matches may be split over its lines"
         return None
 
@@ -367,85 +295,12 @@ class Redaction:
         return note.encode("ascii") if key in _PAYLOADS else note
 
 
-class _Parsed(NamedTuple):
-    """JSON bytes, parsed; `repeats`: a key stands twice in an object, so that the bytes hold more than the value."""
-
-    value: Any
-    repeats: bool
-
-
-def _parse(data: bytes) -> _Parsed | None:
-    repeats = False
-
-    def entries(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal repeats
-        found = dict(pairs)
-        repeats = repeats or len(found) < len(pairs)
-        return found
-
-    try:
-        return _Parsed(json.loads(data, object_pairs_hook=entries, parse_int=parse_integer), repeats)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _as_text(data: bytes) -> str | None:
-    """Bytes as text, the last character may be cut; None for what is no UTF-8 (another encoding, compressed)."""
-    try:
-        text, read = codecs.utf_8_decode(data, "strict", False)
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else text + data[read:].decode("utf-8", "surrogateescape")
-
-
-def _unescaped(text: str) -> str:
-    plain = _ESCAPE.sub(_character, text)
-    # Two escaped halves are one character.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _character(escape: re.Match[str]) -> str:
-    digits = escape[1] or escape[2]
-    return chr(int(digits, 16)) if digits else _SHORT_ESCAPES.get(escape[3], escape[3])
-
-
 def _replacement(match: re.Match[str]) -> str:
     return REDACTED if match[0] else ""
 
 
 def _is(one: object, other: object) -> bool:
     return one is other
-
-
-def _repeats_a_field(text: str) -> bool:
-    """Whether lines look like events of some stream: the same field name stands before a colon twice."""
-    seen: set[str] = set()
-    for found in _FIELD.finditer(text):
-        if found[1] in seen:
-            return True
-        seen.add(found[1])
-    return False
-
-
-def _has_several_values(text: str) -> bool:
-    """Whether a text that is no JSON value is several, on lines of their own or one behind the other."""
-    stripped = text.lstrip(_BETWEEN_VALUES)
-    try:
-        _, end = _decode_first(stripped)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        if stripped[end:].lstrip(_BETWEEN_VALUES)[:1] in ("{", "[", '"'):
-            return True
-    lines = [line for line in map(_plain_line, text.splitlines()) if line]
-    return len(lines) > 1 and any(line[0] + line[-1] in ("{}", "[]") and len(line) > 2 for line in lines)
-
-
-def _plain_line(line: str) -> str:
-    return line.strip(_BETWEEN_VALUES)
-
-
-_decode_first = json.JSONDecoder(parse_int=parse_integer).raw_decode
 
 
 class _Names:

@@ -19,7 +19,8 @@ from gym_capture.client.trouble_log import TroubleLog
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.verifiers import VERIFIER_KEY
 from gym_capture.recording.background import answered_later
-from gym_capture.recording.recorder import ExchangeRecorder, Headers, RecordingPolicy
+from gym_capture.recording.headers import Headers
+from gym_capture.recording.recorder import ExchangeRecorder, RecordingPolicy
 
 logger = logging.getLogger("gym_capture.recording")
 

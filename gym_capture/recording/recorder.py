@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from gym_capture.model.error_category import error_category_for
-from gym_capture.model.json_text import encode_json, parse_json
+from gym_capture.model.json_text import parse_json
 from gym_capture.model.json_values import clean_text
 from gym_capture.model.verifiers import VERIFIER_KEY, verifier_from_headers
 from gym_capture.recording.body import Body
 from gym_capture.recording.content_encoding import Decoder
 from gym_capture.recording.credentials import Credentials
+from gym_capture.recording.headers import Headers, by_name, content_length
+from gym_capture.recording.payloads import Payloads
+from gym_capture.recording.plain_body import PlainBody, is_json, plain_body
 from gym_capture.recording.reassembly import StreamReassembly
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 SESSION_HEADERS = ("x-client-session-id", "x-claude-code-session-id")
 """Where clients name their session; the first that is there counts."""
@@ -106,12 +106,12 @@ class ExchangeRecorder:
 
     def __init__(self, dialect: str, policy: RecordingPolicy, request_headers: Headers = ()) -> None:
         given = list(request_headers)
-        headers = _by_name(given)
+        headers = by_name(given)
         self._dialect = dialect
         self._policy = policy
         self._limit = policy.payload_bytes
         self._credentials = Credentials(given)
-        self._request = Body(self._limit, _length(headers))
+        self._request = Body(self._limit, content_length(headers))
         self._request_encodings = ", ".join(headers.get("content-encoding", ()))
         self._status: int | None = None
         self._response: Body | None = None
@@ -121,8 +121,8 @@ class ExchangeRecorder:
         self._decoder: Decoder | None = None
         self._size = 0
         self._ended = False
-        self._request_plain: _Plain | None = None
-        self._response_plain: _Plain | None = None
+        self._request_plain: PlainBody | None = None
+        self._response_plain: PlainBody | None = None
         self.notes: dict[str, Any] = {}
         single = {name: values[0] for name, values in headers.items()}
         self.client_session_id = self._session(single)
@@ -152,11 +152,11 @@ class ExchangeRecorder:
 
     def response_started(self, status: int, headers: Headers) -> None:
         """The response's head."""
-        by_name = _by_name(headers)
+        found = by_name(headers)
         self._status = status
-        self._expected = _length(by_name)
-        self._response_encodings = ", ".join(by_name.get("content-encoding", ()))
-        content_type = by_name.get("content-type", ("",))[0]
+        self._expected = content_length(found)
+        self._response_encodings = ", ".join(found.get("content-encoding", ()))
+        content_type = found.get("content-type", ("",))[0]
         if content_type.partition(";")[0].strip().lower() == "text/event-stream":
             keep_raw = self._policy.keep_raw_streams
             self._stream = StreamReassembly(self._dialect, limit_bytes=self._limit, keep_raw=keep_raw)
@@ -208,10 +208,10 @@ class ExchangeRecorder:
         """Whether `exchange_fields` has more than `LARGE_BYTES` to look through. To be asked once, at the end."""
         size = self._stream.size if self._stream is not None else 0
         limit = min(LARGE_BYTES, self._limit)
-        request = self._request_plain = _undone(self._request, self._request_encodings, limit)
+        request = self._request_plain = plain_body(self._request, self._request_encodings, limit)
         size += request.size
         if self._response is not None:
-            response = self._response_plain = _undone(self._response, self._response_encodings, limit)
+            response = self._response_plain = plain_body(self._response, self._response_encodings, limit)
             size += response.size
         if size <= LARGE_BYTES:
             return False
@@ -226,8 +226,8 @@ class ExchangeRecorder:
         Args:
             cause: why the call ended early, where it did: an `error_category`.
         """
-        payloads = _Payloads(self._limit)
-        plain_request = self._request_plain or _undone(self._request, self._request_encodings, self._limit)
+        payloads = Payloads(self._limit)
+        plain_request = self._request_plain or plain_body(self._request, self._request_encodings, self._limit)
         self._request_plain = None
         if self._credentials.of_cookies and (model := _model_of(plain_request.data)) is not None:
             self._credentials.spare(model)
@@ -237,7 +237,7 @@ class ExchangeRecorder:
         if self._stream is not None:
             trouble |= self._put_stream(self._stream, payloads)
         elif self._response is not None:
-            plain = self._response_plain or _undone(self._response, self._response_encodings, self._limit)
+            plain = self._response_plain or plain_body(self._response, self._response_encodings, self._limit)
             self._response_plain = None
             response, response_trouble = self._body(plain)
             payloads.put("response", response, self._size if plain.trouble == "overflowed" else None)
@@ -256,7 +256,7 @@ class ExchangeRecorder:
             fields[VERIFIER_KEY] = self.verifier
         return fields
 
-    def _body(self, plain: _Plain) -> tuple[bytes | None, bool]:
+    def _body(self, plain: PlainBody) -> tuple[bytes | None, bool]:
         """A whole body as it is stored, and whether anything of it could not be read."""
         if plain.data is None:
             return None, True
@@ -270,7 +270,7 @@ class ExchangeRecorder:
         scrubbed = self._credentials.scrub_json(response)
         return WITHHELD if scrubbed != response else self._credentials.scrub_bytes(raw)
 
-    def _put_stream(self, stream: StreamReassembly, payloads: _Payloads) -> bool:
+    def _put_stream(self, stream: StreamReassembly, payloads: Payloads) -> bool:
         """A stream's payloads; whether anything of them could not be read."""
         stream.finish()
         decoder = self._decoder
@@ -305,66 +305,6 @@ class ExchangeRecorder:
         return "stream_truncated" if stream is not None and stream.terminal is None else None
 
 
-class _Payloads:
-    """The payloads of an exchange, with their sizes where they are not kept."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self.fields: dict[str, Any] = {}
-        self._most: dict[str, int] = {}
-
-    def put(self, key: str, value: Any, size: int | None = None, at_most: int | None = None) -> None:
-        """One payload.
-
-        Args:
-            size: bytes of one that was too large to keep, then `value` is None.
-            at_most: how many bytes a JSON value has at most.
-        """
-        self.fields[key] = value
-        if size is not None:
-            self.fields[f"{key}_bytes"] = size
-        if value is not None:
-            self._most[key] = len(value) if isinstance(value, bytes) else (at_most or 0)
-
-    def shrink(self) -> bool:
-        """Leave out the largest until the rest can be written as one exchange; whether that was needed."""
-        if sum(self._most.values()) <= self._limit:
-            return False
-        for key, value in self.fields.items():
-            if key in self._most and value is not None and not isinstance(value, bytes):
-                self._most[key] = len(encode_json(value)[0])
-        shrunk = False
-        while sum(self._most.values()) > self._limit:
-            largest = max(self._most, key=self._most.__getitem__)
-            self.fields[largest] = None
-            self.fields[f"{largest}_bytes"] = self._most.pop(largest)
-            shrunk = True
-        return shrunk
-
-
-class _Plain(NamedTuple):
-    """A body without its encodings: None where it is too large; `Decoder.trouble`; the bytes there are to search."""
-
-    data: bytes | None
-    trouble: str | None
-    size: int
-
-
-def _undone(body: Body, encodings: str, limit_bytes: int) -> _Plain:
-    data = body.data
-    if data is None:
-        return _Plain(None, "overflowed", 0)
-    if not encodings or not data or not (decoder := Decoder(encodings, limit_bytes)).named:
-        return _Plain(data, None, len(data))
-    decoded = b"".join(decoder.feed(data))
-    decoder.finish()
-    if decoder.trouble == "overflowed":
-        return _Plain(None, "overflowed", limit_bytes + 1)
-    # What cannot be undone at all is kept as it came; of what breaks, as far as it goes.
-    data = data if decoder.trouble == "unknown" else decoded
-    return _Plain(data, decoder.trouble, len(data))
-
-
 class _Request(msgspec.Struct):
     model: Any = None
 
@@ -384,22 +324,6 @@ def _identity(text: str) -> str:
     if len(text) <= _MOST_IDENTITY:
         return text
     return f"{text[:_MOST_TEXT]}~sha256:{sha256(text.encode()).hexdigest()}"
-
-
-def is_json(data: bytes | None) -> bool:
-    """Whether a body is JSON text, also where the standard refuses it (NaN)."""
-    if not data:
-        return False
-    try:
-        if not data.isascii():
-            data.decode("utf-8")
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        try:
-            parse_json(data)
-        except (ValueError, RecursionError):
-            return False
-    return True
 
 
 def _error_code(value: Any) -> str | None:
@@ -426,24 +350,3 @@ def _is_note(name: str, value: Any) -> bool:
     if type(value) is not NOTES.get(name):
         return False
     return name != "error_category" or value in CATEGORIES
-
-
-def _by_name(headers: Headers) -> dict[str, list[str]]:
-    by_name: dict[str, list[str]] = {}
-    for name, value in headers:
-        by_name.setdefault(_lower(name), []).append(value.decode("latin-1"))
-    return by_name
-
-
-@lru_cache(maxsize=1024)
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").strip().lower()
-
-
-def _length(headers: Mapping[str, list[str]]) -> int | None:
-    """The announced length; None when there is none, or several that differ."""
-    texts = {text.strip() for value in headers.get("content-length", ()) for text in value.split(",")}
-    if len(texts) != 1:
-        return None
-    text = texts.pop()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

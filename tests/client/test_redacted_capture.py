@@ -19,7 +19,7 @@ from gym_capture.client.options import ClientOptions
 from gym_capture.client.verifier import verifier
 from gym_capture.errors import ConflictingExchange
 from gym_capture.model.client_settings import ClientSettings
-from gym_capture.model.redaction import RedactionRules
+from gym_capture.model.redaction_rules import RedactionRules
 from gym_capture.reach.source import client_options
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.store import CaptureStore

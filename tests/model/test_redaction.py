@@ -11,13 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gym_capture.model.exchange import open_exchange, open_part, open_record, pack, snapshot
-from gym_capture.model.redaction import (
-    Redaction,
-    RedactionRules,
-    compile_path,
-    compile_pattern,
-    redaction_of,
-)
+from gym_capture.model.redaction import Redaction, redaction_of
+from gym_capture.model.redaction_rules import RedactionRules, compile_path, compile_pattern
 from gym_capture.model.rows import PartKind
 
 SECRET = "sk-7F3aQ9zT"

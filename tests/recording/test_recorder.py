@@ -12,7 +12,9 @@ import brotli  # type: ignore[import-untyped]  # without stubs
 import pytest
 import zstandard
 
-from gym_capture.recording.recorder import CATEGORIES, ExchangeRecorder, Headers, RecordingPolicy, is_json
+from gym_capture.recording.headers import Headers
+from gym_capture.recording.plain_body import is_json
+from gym_capture.recording.recorder import CATEGORIES, ExchangeRecorder, RecordingPolicy
 from tests.recording.exchanges import DONE, EVENT_STREAM, JSON, KEY, REASSEMBLED, REQUEST, RESPONSE, STREAM, delta, sse
 
 POLICY = RecordingPolicy(1 << 20)

@@ -11,7 +11,7 @@ import pytest
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, MissingRunMarker, Superseded
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.ledger import Ledger
-from gym_capture.model.redaction import RedactionRules
+from gym_capture.model.redaction_rules import RedactionRules
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_scan import replay_log, scan_log
 from gym_capture.storage.owner_file import Endpoint, owner_state, read_owner, read_token
