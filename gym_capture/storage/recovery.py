@@ -4,7 +4,8 @@ An earlier owner may be dead, or frozen and about to write on. Only the last gro
 unsynced. So the new owner (1) replays all that lies before that group, (2) copies the group's intact frames into its
 own first segment and syncs, (3) writes its opening frame with the cut of the earlier epoch before that group, and
 syncs. From then on nobody reads what the earlier owner has or still puts there. A crash in between leaves the earlier
-epoch uncut; the next owner does it all again and drops the copies it finds twice.
+epoch uncut; the next owner does it all again, takes the unfinished epoch's copies in as well, each frame once and in
+the order in which they were written, and cuts that epoch at its very beginning.
 
 An owner that stopped cleanly left a note of where its log ended. All of that is on disk, so nothing is copied and the
 cut stands at that very end: what is missing before it was lost since, and is damage to every later reader.
@@ -36,7 +37,7 @@ _COPY_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Tail:
-    """The last group of an earlier epoch, and where it begins."""
+    """What is copied of an earlier epoch, and where it begins: the last group, or all of one that never opened."""
 
     cut: CutRow
     frames: list[Frame] = field(default_factory=list)
@@ -72,7 +73,9 @@ def recover(
     if later:
         raise Superseded(f"epoch {epoch} was superseded by epoch {later[-1]} before it recovered.", by_epoch=later[-1])
     plan = plan_log(files, below_epoch=epoch)
-    tails = [_find_tail(files, plan, earlier) for earlier in plan.epochs if earlier not in plan.cuts]
+    uncut = [earlier for earlier in plan.epochs if earlier not in plan.cuts]
+    # An opening cuts all earlier epochs. So whoever came after an uncut one has not opened, and served nobody.
+    tails = [_find_tail(files, plan, earlier, may_have_opened=earlier == uncut[0]) for earlier in uncut]
     for tail in tails:
         plan.cuts[tail.cut.epoch] = tail.cut
     scan = LogScan(files, plan)
@@ -83,7 +86,7 @@ def recover(
             f"{ownership.run.hex}. Nothing was written; restore the file or choose another directory.",
         )
     cuts = [plan.cuts[earlier] for earlier in sorted(plan.cuts)]
-    writer = SegmentWriter(files, ownership.run.bytes, epoch, segment_bytes=segment_bytes, cuts=cuts)
+    writer = SegmentWriter(files, ownership.run.bytes, epoch, segment_bytes=segment_bytes)
     try:
         marks = _copy_tails(files, tails, scan, writer, fold)
         _open(ownership, writer, scan, cuts, [tail.cut for tail in tails], marks, fold)
@@ -94,11 +97,14 @@ def recover(
     return writer, scan.report
 
 
-def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
+def _find_tail(files: Files, plan: LogPlan, epoch: int, *, may_have_opened: bool) -> _Tail:
     """The last group of an uncut epoch: in its last segment that has a frame at all. None after a clean stop."""
     noted = plan.ends.get(epoch)
     if noted is not None:
         return _Tail(CutRow(epoch, noted.segment, noted.length))
+    unopened = None if may_have_opened else _unopened(files, plan, epoch)
+    if unopened is not None:
+        return unopened
     torn: list[Place] = []
     tail = _Tail(CutRow(epoch, 0, 0))
     for number in reversed(list(plan.walk(epoch))):
@@ -112,6 +118,29 @@ def _find_tail(files: Files, plan: LogPlan, epoch: int) -> _Tail:
         # A segment is begun when all before it is synced, so this one's first group never was.
         torn += [Place(name, damage.offset, damage.length) for damage in found.damages]
     tail.torn = torn
+    return tail
+
+
+def _unopened(files: Files, plan: LogPlan, epoch: int) -> _Tail | None:
+    """All that an unfinished epoch copied; None where there is more (then its opening was lost by damage).
+
+    Its last group alone would not do: the groups before it would stay, and be replayed before what an earlier epoch's
+    last group has in front of them. What is broken here was acknowledged to nobody by this epoch, and what was by an
+    earlier one is on disk there.
+    """
+    tail = _Tail(CutRow(epoch, 0, 0))
+    for number in plan.walk(epoch):
+        name = SegmentName(epoch, number)
+        if name not in plan.sizes:
+            continue
+        for item in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, plan.end(name), name):
+            if isinstance(item, Damage):
+                tail.torn.append(Place(name, item.offset, item.length))
+            elif item.head.flags & FrameFlag.COPIED:
+                if item.head.sequence:
+                    tail.frames.append(item)
+            elif item.head.sequence and not all(type(row) is MarkRow for row in item.rows):
+                return None  # marks alone may be what is left of an opening that was not synced
     return tail
 
 
@@ -149,20 +178,22 @@ def _copy_tails(
     waiting_bytes = 0
     for tail in tails:
         _judge_damages(files, tail, report, marks)
-        for frame in tail.frames:
-            scan.last_sequence = max(scan.last_sequence, frame.head.sequence)
-            if frame.head.sequence and scan.seen.has(frame.head.epoch, frame.head.sequence):
-                report.copies += 1
-                continue
-            scan.seen.add(frame.head.epoch, frame.head.sequence)
-            pending, rows = _intact_copy(files, frame, report, marks)
-            waiting.append((frame.head.epoch, pending))
-            written.append(Frame(_copied_head(frame.head, pending), rows, pending.ref))
-            waiting_bytes += frame.head.total_bytes
-            if waiting_bytes >= _COPY_BYTES:
-                writer.copy(waiting)
-                waiting.clear()
-                waiting_bytes = 0
+    # Several epochs may hold copies of one group, each of another part of it; the sort is stable.
+    frames = sorted((frame for tail in tails for frame in tail.frames), key=_written_order)
+    for frame in frames:
+        scan.last_sequence = max(scan.last_sequence, frame.head.sequence)
+        if frame.head.sequence and scan.seen.has(frame.head.epoch, frame.head.sequence):
+            report.copies += 1
+            continue
+        scan.seen.add(frame.head.epoch, frame.head.sequence)
+        pending, rows = _intact_copy(files, frame, report, marks)
+        waiting.append((frame.head.epoch, pending))
+        written.append(Frame(_copied_head(frame.head, pending), rows, pending.ref))
+        waiting_bytes += frame.head.total_bytes
+        if waiting_bytes >= _COPY_BYTES:
+            writer.copy(waiting)
+            waiting.clear()
+            waiting_bytes = 0
     writer.copy(waiting)
     writer.sync(fault_points.COPY_SYNC)
     report.copied = len(written)
@@ -170,6 +201,10 @@ def _copy_tails(
     for frame in written:
         fold.replay(frame.head, frame.rows, frame.ref)
     return marks
+
+
+def _written_order(frame: Frame) -> tuple[int, int]:
+    return frame.head.epoch, frame.head.sequence
 
 
 def _judge_damages(files: Files, tail: _Tail, report: RecoveryReport, marks: dict[str, int]) -> None:
@@ -241,6 +276,7 @@ def _open(
     pending = [owner_frame(rows, first + index, ownership.epoch) for index, rows in enumerate(frames)]
     writer.append(pending, fault_points.CUT_APPEND)
     writer.sync(fault_points.CUT_SYNC)
+    writer.repeat(cuts)
     for frame, rows in zip(pending, frames, strict=True):
         head = FrameHead(frame.kind, 0, ownership.epoch, 0, frame.ref.sequence, len(rows), len(frame.rows), 0)
         fold.replay(head, rows, frame.ref)

@@ -42,7 +42,6 @@ class SegmentWriter:
         run: the run's 16-byte uuid.
         epoch: the writer's epoch.
         segment_bytes: a segment of this length is finished before the next group.
-        cuts: all cuts known, repeated at the start of each further segment.
     """
 
     def __init__(
@@ -52,14 +51,13 @@ class SegmentWriter:
         epoch: int,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        cuts: Iterable[CutRow] = (),
     ) -> None:
         self._files = files
         self._run = run
         self.epoch = epoch
         self.last_sequence = 0
         self._segment_bytes = segment_bytes
-        self._cuts = list(cuts)
+        self._cuts: list[CutRow] = []
         self._file: AppendFile | None = None
         self._number = 0
         self._rollouts: set[str] = set()
@@ -99,6 +97,14 @@ class SegmentWriter:
     def copy(self, frames: Sequence[tuple[int, PendingFrame]], point: str = fault_points.COPY_APPEND) -> None:
         """Append copies of earlier epochs' frames, each with its original epoch; sequence and rows stay the same."""
         self._write([(epoch, frame._replace(flags=frame.flags | FrameFlag.COPIED)) for epoch, frame in frames], point)
+
+    def repeat(self, cuts: Iterable[CutRow]) -> None:
+        """From now on each further segment begins with these cuts.
+
+        Only once the opening that makes them is on disk: copies fill several segments when they are many, and a cut
+        that stands at the start of one, before all copies are on disk, takes the rest of them away.
+        """
+        self._cuts = list(cuts)
 
     def sync(self, point: str = fault_points.SYNC) -> None:
         """Return once all that was appended is on disk: the group ends.
