@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 from gym_capture.client.blocking_mode import run_blocking
+from gym_capture.client.bulk import perform_all
 from gym_capture.client.evidence_source import EvidenceReader, EvidenceSource
 from gym_capture.client.host import Host, ask_owner
 from gym_capture.client.issued import IssuedCalls, check_issued
@@ -23,6 +26,7 @@ from gym_capture.model.rows import CURRENT, ClearRow, Outcome, Result
 Reopen = tuple[Callable[..., "CaptureClient"], tuple[Any, ...]]
 
 _CLEAR_ROWS = 1000
+_RECORD_ROWS = 1000
 _LONGEST_S = 10.0 * 365 * 86_400
 
 
@@ -76,6 +80,27 @@ class CaptureClient:
         """Write an exchange into the rollout's current generation; see `RolloutHandle.record`."""
         return await self.rollout(rollout_id).record(exchange)
 
+    async def record_many(self, exchanges: Iterable[tuple[RolloutHandle | str, Mapping[str, Any]]]) -> list[int]:
+        """Write many exchanges that are at hand, some hundred under way at a time.
+
+        Args:
+            exchanges: whose each is (a handle, or an id: its current generation) and the exchange, as for
+                `RolloutHandle.record`. Drawn from as fast as they are written, so a generator of any length will do.
+                The exchanges of one rollout get their call indexes in the order given.
+
+        Returns:
+            The call index of each, in order.
+
+        Raises:
+            ExceptionGroup: some were not written; it holds what `record` raised for each. All others were.
+        """
+        calls = (partial(self._record_for, rollout, exchange) for rollout, exchange in exchanges)
+        return await self.host.foreign(perform_all(calls, "exchanges to be written"))
+
+    async def _record_for(self, rollout: RolloutHandle | str, exchange: Mapping[str, Any]) -> int:
+        handle = self.rollout(rollout) if isinstance(rollout, str) else rollout
+        return await handle.record(exchange)
+
     # -- generations --------------------------------------------------------------------------------------------
 
     async def clear(self, records: Iterable[Mapping[str, Any] | str], timeout_s: float | None = None) -> dict[str, int]:
@@ -97,10 +122,12 @@ class CaptureClient:
             raise TypeError(f"clear takes several records or ids: give a list, clear([{str(records)[:60]!r}])")
         ids = list(dict.fromkeys(found for record in records if (found := rollout_id_of(record)) is not None))
         request = self.host.entropy.bytes(16).hex()
+        seconds = self._timeout(timeout_s)
         generations: dict[str, int] = {}
+        # One piece after the other: the owner serves everybody else in between.
         for start in range(0, len(ids), _CLEAR_ROWS):
             chunk = ids[start : start + _CLEAR_ROWS]
-            rows = Rows([ClearRow(rollout_id, request) for rollout_id in chunk], self._timeout(timeout_s))
+            rows = Rows([ClearRow(rollout_id, request) for rollout_id in chunk], seconds)
             try:
                 results: list[Result] = await self.host.perform(rows)
             except BaseException:
@@ -169,6 +196,38 @@ class CaptureClient:
         token, seconds = check_generation(generation), self._timeout(timeout_s)
         evidence = await self._source.gather(rollout_id, token, include_payloads, counted, seconds)
         return attach_capture(record, evidence, include_payloads)
+
+    async def merge_many(
+        self,
+        records: Iterable[dict[str, Any]],
+        include_payloads: bool = False,
+        *,
+        issued: Mapping[str, int] | None = None,
+        timeout_s: float | None = None,
+        generations: Mapping[str, int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """`merge` for many records, some hundred at a time, each in place.
+
+        Args:
+            issued: how many calls were issued, by rollout id; rollouts that are not named there were not counted.
+            timeout_s: how long to wait for the quiescence of each, seconds; None: `drain_timeout_s`.
+            generations: the tokens that they worked with, by rollout id, as `clear` returned them.
+
+        Returns:
+            The same records, in order.
+
+        Raises:
+            ExceptionGroup: some could not be merged; it holds what `merge` raised for each. All others are.
+        """
+
+        async def merge_one(record: dict[str, Any]) -> dict[str, Any]:
+            rollout_id = rollout_id_from_record(record) or ""
+            counted, token = (issued or {}).get(rollout_id), (generations or {}).get(rollout_id)
+            return await self.merge(record, include_payloads, issued=counted, timeout_s=timeout_s, generation=token)
+
+        return await self.host.foreign(
+            perform_all((partial(merge_one, record) for record in records), "rollouts to be merged")
+        )
 
     async def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
         """What is known of a rollout's current generation now, journaled as a merge. Waits for no claim.
@@ -266,6 +325,20 @@ class BlockingClient:
         """As `CaptureClient.record`."""
         return run_blocking(self._client.record(rollout_id, exchange))
 
+    def record_many(self, exchanges: Iterable[tuple[BlockingRollout | str, Mapping[str, Any]]]) -> list[int]:
+        """As `CaptureClient.record_many`; `exchanges` is drawn from in this thread, some thousand at a time."""
+        pairs = ((rollout if isinstance(rollout, str) else rollout.handle, exchange) for rollout, exchange in exchanges)
+        indexes: list[int] = []
+        errors: list[Exception] = []
+        while chunk := list(islice(pairs, _RECORD_ROWS)):
+            try:
+                indexes += run_blocking(self._client.record_many(chunk))
+            except ExceptionGroup as failed:
+                errors += failed.exceptions
+        if errors:
+            raise ExceptionGroup(f"{len(errors)} exchanges were not written; the others were", errors)
+        return indexes
+
     def clear(self, records: Iterable[Mapping[str, Any] | str], timeout_s: float | None = None) -> dict[str, int]:
         """As `CaptureClient.clear`."""
         return run_blocking(self._client.clear(records, timeout_s))
@@ -286,6 +359,22 @@ class BlockingClient:
         """As `CaptureClient.merge`."""
         return run_blocking(
             self._client.merge(record, include_payloads, issued=issued, timeout_s=timeout_s, generation=generation)
+        )
+
+    def merge_many(
+        self,
+        records: Iterable[dict[str, Any]],
+        include_payloads: bool = False,
+        *,
+        issued: Mapping[str, int] | None = None,
+        timeout_s: float | None = None,
+        generations: Mapping[str, int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """As `CaptureClient.merge_many`."""
+        return run_blocking(
+            self._client.merge_many(
+                records, include_payloads, issued=issued, timeout_s=timeout_s, generations=generations
+            )
         )
 
     def stats(self, rollout_id: str | None = None, timeout_s: float | None = None) -> dict[str, Any]:

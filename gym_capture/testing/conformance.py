@@ -133,6 +133,34 @@ class TransportConformance:
 
         asyncio.run(scenario())
 
+    def test_many_are_recorded_merged_and_cleared_in_one_call_each(self, owner: OwnerUnderTest) -> None:
+        async def scenario() -> None:
+            async with client_of(owner) as client:
+                names = [f"r{number}" for number in range(40)]
+                tokens = await client.clear(names)
+                handles = {name: client.rollout(name, tokens[name]) for name in names}
+                texts = ["x", "y" * 40_000, "z" * 400_000]  # of which the large ones are packed aside
+                pairs = [(handles[name], some_exchange(f"c{turn}", texts[turn])) for turn in range(3) for name in names]
+                assert await client.record_many(pairs) == [turn for turn in range(3) for _ in names]
+                records = [{"_ng_rollout_id": name} for name in names]
+                issued = dict.fromkeys(names, 3) | {"r7": 5}
+                merged = await client.merge_many(records, True, issued=issued, generations=tokens)
+                assert [id(record) for record in merged] == [id(record) for record in records]
+                single = [
+                    await client.merge({"_ng_rollout_id": name}, True, issued=issued[name], generation=tokens[name])
+                    for name in names
+                ]
+                assert merged == single
+                assert merged[7]["ng_model_call_capture"]["gaps"] == [
+                    {"code": "model_call_capture_incomplete", "detail": "unaccounted=2"}
+                ]
+                assert await client.clear(names) == {name: token + 1 for name, token in tokens.items()}
+                with pytest.raises(ExceptionGroup, match=r"40 of 41 failed") as failed:
+                    await client.merge_many([*records, {"no": "id"}], generations=tokens)
+                assert {type(error) for error in failed.value.exceptions} == {Fenced}
+
+        asyncio.run(scenario())
+
     def test_a_big_exchange_comes_back_as_it_was(self, owner: OwnerUnderTest) -> None:
         async def scenario() -> None:
             async with client_of(owner) as client:
