@@ -6,6 +6,8 @@ PY = $(VENV)/bin/python
 CHECKED = $(wildcard gym_capture tests benchmarks)
 # ARGS go to what a target runs: make run ARGS=collect.workers=2, make pytest ARGS='-k fencing'
 ARGS ?=
+# So many processes share the tests. More than there are cores: much of a test is waiting. make pytest ARGS='-n 0 --pdb' is one.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -46,7 +48,8 @@ wheel: environment ## build the wheel, install it apart from this checkout, try 
 
 pytest: environment ## the tests alone
 	@echo "== pytest"
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m compileall -q gym_capture # for the hundreds of processes that tests start, where Python may keep no bytecode
+	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
 
 damage: environment ## every case of damage to a directory's bytes, not a sample (about 15 minutes)
 	@GYM_CAPTURE_EXHAUSTIVE=1 $(PY) -m pytest --timeout 3600 tests/storage/test_damage_corpus.py tests/storage/test_repair.py $(ARGS)

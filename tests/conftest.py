@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests import cases
+from tests import cases, sharing
 from tests.ray_cluster import capture_config, namespace, ray_cluster
 
 __all__ = ["capture_config", "cases_dir", "namespace", "ray_cluster"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share the tests, put them in the order in which they are handed out."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: sharing.place_of(sharing.file_of(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Share by file, unless the command line says how."""
+    from tests.share_scheduler import ByFile
+
+    return ByFile(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(scope="session")

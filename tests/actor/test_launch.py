@@ -261,7 +261,7 @@ def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, launched: La
     before = time.monotonic()
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 3, say.claim("other", 2))) == 3
     taken_s = time.monotonic() - before
-    assert taken_s < 5.0
+    assert taken_s < 30.0, "well before the first of them is given up"
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 4, say.release("r", 1))) == 4
     assert all(ray.get(parked, timeout=60))
 

@@ -15,7 +15,7 @@ from gym_capture.asgi.proxy_app import ProxyApp
 from gym_capture.asgi.proxy_server import ProxyServer
 from gym_capture.config import ProxyConfig
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 @dataclass

@@ -108,7 +108,7 @@ async def test_sigterm_lets_requests_finish_and_commits_the_rest_as_cancelled(
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(raw_upstream(streams))
         proxy = await stack.enter_async_context(
-            proxy_process(tmp_path, owner.directory, upstream.url, "proxy.drain_s=1")
+            proxy_process(tmp_path, owner.directory, upstream.url, "proxy.drain_s=4")
         )
         clients = [await stack.enter_async_context(client_of(proxy.port)) for _ in range(IN_FLIGHT)]
         await asyncio.gather(*(ask(client, number) for number, client in enumerate(clients)))

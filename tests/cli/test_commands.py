@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,6 @@ from gym_capture.config import CaptureConfig, CollectConfig
 from gym_capture.directory.locate import Liveness
 from gym_capture.storage.posix_files import PosixFiles
 from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """Commands set up logging for a process of their own."""
-    logger = logging.getLogger("gym_capture")
-    before = (logger.handlers[:], logger.propagate, logger.level)
-    yield
-    logger.handlers[:], logger.propagate = before[0], before[1]
-    logger.setLevel(before[2])
 
 
 def invoke(*arguments: str | Path) -> Result:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,6 @@ from tests.asgi.proxy_process import proxy_process
 from tests.asgi.raw_http import UpstreamConnection, raw_upstream, roundtrip
 
 ANSWER = json.dumps({"id": "r1", "object": "chat.completion", "model": "m", "choices": []}).encode()
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """Commands set up logging for a process of their own."""
-    logger = logging.getLogger("gym_capture")
-    before = (logger.handlers[:], logger.propagate, logger.level)
-    yield
-    logger.handlers[:], logger.propagate = before[0], before[1]
-    logger.setLevel(before[2])
 
 
 def invoke(folder: Path, *arguments: str, **proxy: Any) -> Result:

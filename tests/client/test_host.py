@@ -32,7 +32,7 @@ def owner() -> FakeOwner:
 
 @pytest.fixture
 def client(owner: FakeOwner) -> Iterator[CaptureClient]:
-    made = CaptureClient(CoreHost(owner, ClientOptions(drain_timeout_s=20.0)))
+    made = CaptureClient(CoreHost(owner, ClientOptions(drain_timeout_s=60.0)))
     yield made
     made.sync.close()
 
@@ -55,7 +55,7 @@ def in_core(client: CaptureClient, work: Callable[[], None]) -> None:
         done.set()
 
     host.loop.call_soon_threadsafe(run)
-    assert done.wait(10.0)
+    assert done.wait(60.0)
 
 
 def test_many_threads_and_loops_share_one_link(owner: FakeOwner, client: CaptureClient) -> None:
@@ -81,7 +81,7 @@ def test_many_threads_and_loops_share_one_link(owner: FakeOwner, client: Capture
     threads += [in_thread(lambda n=n: blocking_thread(n)) for n in range(4)]  # type: ignore[misc]
     for thread in threads:
         thread.join(60.0)
-    assert client.sync.quiesce(timeout_s=10.0)
+    assert client.sync.quiesce(timeout_s=60.0)
     assert len(owner.links) == 1
     assert [len(owner.ledger.view(f"r{n}").entries) for n in range(4)] == [50] * 4
     assert [len(owner.ledger.view(f"b{n}").entries) for n in range(4)] == [20] * 4
@@ -146,7 +146,7 @@ def test_a_loop_that_closes_over_an_open_claim_releases_it(owner: FakeOwner, cli
     host = client.host
     assert isinstance(host, CoreHost)
     in_core(client, host.core._look_for_orphans)
-    assert client.sync.quiesce("r1", timeout_s=10.0)
+    assert client.sync.quiesce("r1", timeout_s=60.0)
     assert owner.ledger.view("r1").reasons == {"released": 1}
 
 
@@ -173,7 +173,7 @@ def test_a_claim_that_is_answered_after_its_loop_closed_is_withdrawn(owner: Fake
         owner.answer_held()
 
     in_core(client, answer)
-    assert client.sync.quiesce("r1", timeout_s=10.0)
+    assert client.sync.quiesce("r1", timeout_s=60.0)
     assert owner.ledger.view("r1").reasons is None
     tasks[0]._log_destroy_pending = False  # type: ignore[attr-defined]  # it is destroyed on purpose
     tasks.clear()
@@ -200,11 +200,11 @@ def test_closing_waits_for_what_is_on_its_way(owner: FakeOwner, client: CaptureC
     owner.on_batch = came.set
     outcome: list[int] = []
     writer = in_thread(lambda: outcome.append(client.sync.record("r1", exchange())))
-    assert came.wait(10.0)
+    assert came.wait(60.0)
     answering = in_thread(lambda: in_core(client, owner.answer_held))
-    answering.join(10.0)
-    assert client.sync.close(timeout_s=10.0) is True
-    writer.join(10.0)
+    answering.join(60.0)
+    assert client.sync.close(timeout_s=60.0) is True
+    writer.join(60.0)
     assert outcome == [0]
 
 
@@ -324,9 +324,9 @@ def test_what_is_on_its_way_at_exit_arrives() -> None:
 
 
 def test_a_client_that_was_never_used_starts_no_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     client = CaptureClient(CoreHost(FakeOwner()))
     client.rollout("r1").claim(dialect="chat")
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     assert client.sync.close() is True
     assert os.getpid()

@@ -11,8 +11,11 @@ from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_marker import create_or_adopt_run
 from tests.crash.processes import Child
 
-LEASE = "lease_s=1.5"
-"""Clients go by the lease of `owner_process`."""
+
+@pytest.fixture
+def lease_s() -> float:
+    """How long the owner lets a client be silent: not long, for whoever waits until it is given up."""
+    return 1.5
 
 
 @pytest.fixture
@@ -25,9 +28,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def owner(directory: Path) -> Iterator[Child]:
+def owner(directory: Path, lease_s: float) -> Iterator[Child]:
     """A real owner of it."""
-    with Child("tests.crash.owner_process", str(directory), "owner", LEASE) as child:
+    with Child("tests.crash.owner_process", str(directory), "owner", f"lease_s={lease_s}") as child:
         assert child.hear()["serving"]
         yield child
 

@@ -1,6 +1,6 @@
 """An owner in a process of its own, without Ray: `python -m tests.crash.owner_process DIRECTORY ACTOR_ID [takeover]`.
 
-Further arguments, `patience_s=0.3` say, are what it tells its clients to go by (`ClientSettings`).
+Further arguments, `patience_s=0.3` say, are what it tells its clients to go by (`ClientSettings`); it keeps the lease.
 
 It answers one JSON line on standard output for each line on standard input:
 
@@ -86,7 +86,7 @@ async def serve(directory: str, actor_id: str, *, takeover: bool, clients: Clien
     service = CaptureService(
         PosixFiles(directory, hook),
         OwnerIdentity(actor_id, actor_id, "tests", "local", os.getpid()),
-        OwnerSettings(beat_s=0.3, lease_s=1.5, tick_s=0.25),
+        OwnerSettings(beat_s=0.3, lease_s=clients.lease_s if clients else 1.5, tick_s=0.25),
         clock=SystemClock(),
         executor=ThreadExecutor("log"),
         readers=ThreadExecutor("read", 2),

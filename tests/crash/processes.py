@@ -15,6 +15,9 @@ from typing import Any
 DEADLINE_S = 60.0
 """No answer of a child is awaited longer."""
 
+NO_LEASE_ENDS_S = 20.0
+"""A `lease_s` for tests in which every process lives on, however long a busy machine keeps one of them waiting."""
+
 
 class Child:
     """`python -m module args…` with its standard input and output as line pipes.

@@ -14,7 +14,7 @@ import gym_capture
 from gym_capture.storage.store import CaptureStore
 from tests.asgi.proxy_process import proxy_process
 from tests.crash.model_streams import stream_of
-from tests.crash.processes import Child
+from tests.crash.processes import NO_LEASE_ENDS_S, Child
 from tests.crash.stream_client import Streams, number_in
 
 STREAMS = 100
@@ -59,6 +59,7 @@ async def test_a_killed_proxy_breaks_its_clients_and_its_rollouts_say_what_they_
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("lease_s", [NO_LEASE_ENDS_S])
 async def test_sigterm_with_100_streams_in_flight_drains_them_all_and_leaves_no_claim_open(
     directory: Path, owner: Child, upstream: Child, upstream_url: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from gym_capture.storage.store import CaptureStore
 from tests.asgi.proxy_process import proxy_process
 from tests.crash.model_streams import response_of, stream_of
 from tests.crash.process_limits import MB, limit_open_files, memory_of, open_files_of
-from tests.crash.processes import Child
+from tests.crash.processes import NO_LEASE_ENDS_S, Child
 from tests.crash.stream_client import WITHIN_S, Streams, number_in
 
 STREAMS = 1_000
@@ -29,6 +29,12 @@ FEW_FILES = 400
 
 PER_STREAM_BYTES = 100_000
 """The most that it may hold for each open stream."""
+
+
+@pytest.fixture
+def lease_s() -> float:
+    """Nobody is given up."""
+    return NO_LEASE_ENDS_S
 
 
 @pytest.fixture(autouse=True)

@@ -196,7 +196,7 @@ async def test_claims_of_a_killed_owner_are_waited_for_until_the_time_is_over(
     await asyncio.to_thread(owner.vanish)
     assert locate.liveness(tmp_path, wait=lambda _seconds: None) is locate.Liveness.AT_REST
     assert not await model_calls.await_model_call_capture_quiescence("r", [tmp_path], timeout_s=0.1, poll_s=0.01)
-    assert await model_calls.await_model_call_capture_quiescence("other", [tmp_path], timeout_s=0.1)
+    assert await model_calls.await_model_call_capture_quiescence("other", [tmp_path], timeout_s=30.0)
     assert merged(tmp_path)["gaps"] == [
         {"code": "model_call_capture_no_records"},
         {"code": "model_call_capture_pending", "detail": "count=1"},
