@@ -19,7 +19,7 @@ def main(directory: str, rollout_id: str) -> None:
     """Answer until the input ends."""
     owner = owner_of(directory)
     assert owner is not None
-    options = replace(client_options(owner.run, owner.client), patience_s=0.2, lease_s=1.5)
+    options = replace(client_options(owner.run, owner.client), patience_s=2.0, lease_s=1.5)
     capture = open_client(Source(owner.run, directory, None, "tests", "stream", options))
     rollout = capture.sync.rollout(rollout_id)
     held: list[object] = []

@@ -97,9 +97,10 @@ def test_what_a_full_buffer_drops_is_counted_and_journaled_when_the_owner_is_bac
     directory: Path, owner: Child
 ) -> None:
     run = owner.ask("stats")["stats"]["run"]
-    options = ClientOptions(run=run, patience_s=0.2, lease_s=1.5, client_buffer_bytes=50_000)
+    options = ClientOptions(run=run, patience_s=0.5, lease_s=1.5, client_buffer_bytes=50_000)
     capture = open_client(Source(run, str(directory), None, "tests", "stream", options))
     try:
+        capture.sync.stats(timeout_s=30.0)  # connected: patience is for an owner that is away
         rollout = capture.sync.rollout(ROLLOUT)
         with rollout.claim(dialect="chat") as first:
             first.complete(request={}, response={"id": "first"}, status_code=200)

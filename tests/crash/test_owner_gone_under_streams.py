@@ -22,7 +22,7 @@ from tests.ray_cluster import wait_until
 
 STREAMS = 200
 ROLLOUTS = 20
-SHORT = ("lease_s=1.5", "patience_s=0.3", "client_buffer_bytes=20000")
+SHORT = ("lease_s=1.5", "patience_s=1.0", "client_buffer_bytes=20000")
 """Clients of this owner do not wait long for it, and can keep little."""
 
 
