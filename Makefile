@@ -12,11 +12,11 @@ WORKERS ?= 3
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help environment run test lint format-check types imports wheel pytest damage limits format bench simulate \
-	crash lock clean distclean
+	crash soak lock clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p' Makefile | awk -F'|' '{printf "  make %-13s %s\n", $$1, $$2}'
-	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS=... is handed on to run, pytest, bench, simulate and crash."
+	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS=... is handed on to run, pytest, bench, simulate, crash and soak."
 
 environment: ## make .venv from requirements.lock, or bring it up to date
 	@sh tools/environment.sh "$(VENV)" "$(PYTHON)"
@@ -69,6 +69,9 @@ simulate: environment ## 100,000 seeded schedules of the whole cluster (about an
 
 crash: environment ## 200 seeded faults under load on a real Ray cluster of several nodes (about half an hour on 2 cores)
 	@$(PY) -m tests.crash.lab $(ARGS)
+
+soak: environment ## 30 minutes of load on one directory, one fault after the other; counts equal and memory flat in the end
+	@$(PY) -m tests.crash.lab.soak $(ARGS)
 
 lock: ## resolve pyproject.toml anew into requirements.lock (needs the network)
 	@$(PYTHON) -m venv --clear build/lock

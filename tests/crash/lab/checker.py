@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.crash.lab.journal import Call, History, Merge, Quiet
+from tests.crash.lab.journal import ACKNOWLEDGED, Call, Clear, History, Merge, Quiet
 
 LOST = "acknowledged lost"
 DOUBLED = "doubled"
@@ -39,54 +41,81 @@ class Stored:
         calls: (model_call_id, digest of request and response) in call order.
         reasons: why it is incomplete; None: it is not.
         damaged: exchanges that cannot be read.
+        outstanding: claims that are open: of a worker that Ray began when all others were through, say.
     """
 
     generation: int
     calls: list[tuple[str, str]]
     reasons: dict[str, int] | None = None
     damaged: int = 0
+    outstanding: int = 0
 
 
-@dataclass
+GIVEN_UP_S = 120.0
+"""A clear that nobody was told of may have come to pass so much later, and no more."""
+
+
 class _Check:
-    history: History
-    stored: dict[str, Stored]
-    silence_s: float
-    violations: list[Violation] = field(default_factory=list)
-    by_rollout: dict[str, list[Call]] = field(default_factory=dict)
+    def __init__(self, history: History, stored: dict[str, Stored], silence_s: float) -> None:
+        self.history = history
+        self.stored = stored
+        self.silence_s = silence_s
+        self.violations: list[Violation] = []
+        self.by_rollout: defaultdict[str, list[Call]] = defaultdict(list)
+        self.by_generation: defaultdict[tuple[str, int | None], list[Call]] = defaultdict(list)
+        self.by_token: defaultdict[tuple[str, int | None], list[Call]] = defaultdict(list)
+        self.clears: defaultdict[str, list[Clear]] = defaultdict(list)
+        self.cleared_from: dict[str, float] = {}
+        for call in history.calls.values():
+            self.by_rollout[call.rollout].append(call)
+            self.by_generation[call.rollout, call.told_generation].append(call)
+            self.by_token[call.rollout, call.generation].append(call)
+        for clear in history.clears:
+            self.clears[clear.rollout].append(clear)
 
     def say(self, kind: str, what: str) -> None:
         self.violations.append(Violation(kind, what))
 
     def run(self) -> list[Violation]:
+        quiets: defaultdict[str | None, list[Quiet]] = defaultdict(list)
         for call in self.history.calls.values():
-            self.by_rollout.setdefault(call.rollout, []).append(call)
             if call.error is not None:
                 self.say(ERROR, f"call {call.call_id}: {call.error}")
         for quiet in self.history.quiets:
-            self._quiet(quiet)
+            quiets[quiet.rollout].append(quiet)
+        for rollout, asked in quiets.items():
+            self._quiets(asked, self.history.calls.values() if rollout is None else self.by_rollout.get(rollout, ()))
         for merge in self.history.merges:
             self._merge(merge)
-        for rollout in sorted({*self.by_rollout, *self.stored}):
+        for rollout in sorted({*self.by_rollout, *self.clears, *self.stored}):
             self._at_rest(rollout, self.stored.get(rollout) or Stored(0, []))
         return self.violations
 
     # -- while it ran -------------------------------------------------------------------------------------------
 
-    def _quiet(self, quiet: Quiet) -> None:
-        calls = self.history.calls.values() if quiet.rollout is None else self.by_rollout.get(quiet.rollout, [])
-        for call in calls:
-            if call.claimed_at is None or call.claimed_at >= quiet.asked_at:
-                continue
-            if call.closing_at is not None and call.closing_at <= quiet.told_at:
-                continue
-            if self._excused(call, quiet.told_at) or self._cleared(call, quiet.told_at):
-                continue
-            self.say(
-                EARLY,
-                f"{quiet.rollout or 'the run'} from {quiet.asked_at:.3f} to {quiet.told_at:.3f}: call {call.call_id} "
-                f"is claimed since {call.claimed_at:.3f} and open",
-            )
+    def _quiets(self, quiets: list[Quiet], calls: Iterable[Call]) -> None:
+        """All answers about the same calls, by when they were asked for: what was over then is over for all later."""
+        claimed = sorted((call.claimed_at, call.call_id, call) for call in calls if call.claimed_at is not None)
+        number = 0
+        open_calls: list[Call] = []
+        for quiet in sorted(quiets, key=lambda each: each.asked_at):
+            while number < len(claimed) and claimed[number][0] < quiet.asked_at:
+                open_calls.append(claimed[number][2])
+                number += 1
+            open_calls = [call for call in open_calls if not self._over(call, quiet.asked_at)]
+            for call in open_calls:
+                if not self._over(call, quiet.told_at):
+                    self.say(
+                        EARLY,
+                        f"{quiet.rollout or 'the run'} from {quiet.asked_at:.3f} to {quiet.told_at:.3f}: call "
+                        f"{call.call_id} is claimed since {call.claimed_at:.3f} and open",
+                    )
+
+    def _over(self, call: Call, at: float) -> bool:
+        """Whether the call's claim may have come to its end by then, in any way."""
+        if call.closing_at is not None and call.closing_at <= at:
+            return True
+        return self._cleared(call, at) or self._excused(call, at)
 
     def _merge(self, merge: Merge) -> None:
         what = f"merge of {merge.rollout} (generation {merge.generation}) at {merge.asked_at:.3f}"
@@ -100,17 +129,18 @@ class _Check:
         if "model_call_capture_unreadable" in codes:
             return  # the owner was away, and it says so
         found = {call_id for call_id, _ in merge.calls}
-        for call in self.by_rollout.get(merge.rollout, []):
-            if call.told_generation != merge.generation or call.call_id in found:
+        for call in self.by_generation.get((merge.rollout, merge.generation), ()):
+            if call.call_id in found:
                 continue
             if _acknowledged(call) and call.told_at is not None and call.told_at < merge.asked_at:
                 self.say(LOST, f"{what}: {call.call_id} was acknowledged at {call.told_at:.3f} and is not in it")
             elif call.claimed_at is not None and call.claimed_at < merge.asked_at and not codes:
                 self.say(FORGOTTEN, f"{what}: {call.call_id} is claimed since {call.claimed_at:.3f}, no gap says so")
         lost = lost_in(merge)
-        excused = sum(
-            call.generation in (None, merge.generation) and self._excused(call, merge.told_at)
-            for call in self.by_rollout.get(merge.rollout, [])
+        excused = lost and sum(
+            self._excused(call, merge.told_at)
+            for generation in (None, merge.generation)
+            for call in self.by_token.get((merge.rollout, generation), ())
         )
         if lost > excused:
             self.say(UNFOUNDED, f"{what}: {lost} lost, but only {excused} had a holder that was silent or gone")
@@ -119,7 +149,7 @@ class _Check:
 
     def _at_rest(self, rollout: str, stored: Stored) -> None:
         what = f"directory, rollout {rollout}"
-        told = [each.generation for each in self.history.clears if each.rollout == rollout and each.generation]
+        told = [each.generation for each in self.clears.get(rollout, ()) if each.generation]
         if told and stored.generation < max(told):
             self.say(BACKWARDS, f"{what}: generation {stored.generation}, but {max(told)} was handed out")
         self._listed(rollout, stored.generation, [call_id for call_id, _ in stored.calls], what)
@@ -136,7 +166,9 @@ class _Check:
                     self.say(WRONG, f"{what}: {call.call_id}")
             elif _acknowledged(call):
                 self.say(LOST, f"{what}: {call.call_id} was acknowledged at {call.told_at or 0.0:.3f}")
-            elif call.claimed_at is not None and call.outcome != "fenced" and not stored.reasons:
+            elif call.claimed_at is not None and call.outcome != "fenced":
+                if stored.reasons or stored.outstanding:
+                    continue
                 self.say(FORGOTTEN, f"{what}: {call.call_id} was claimed at {call.claimed_at:.3f}, nothing says so")
 
     # -- both ---------------------------------------------------------------------------------------------------
@@ -157,18 +189,22 @@ class _Check:
         return self.history.silent(call.holder, call.asked_at, until, self.silence_s)
 
     def _cleared(self, call: Call, before: float) -> bool:
-        """Whether its generation may have ended by then. A clear may be told of before a claim that it fences is."""
-        return any(
-            clear.rollout == call.rollout
-            and clear.asked_at <= before
-            and (clear.told_at is None or clear.told_at >= call.asked_at)
-            and (clear.generation is None or clear.generation > (call.told_generation or 0))
-            for clear in self.history.clears
-        )
+        """Whether its generation may have ended by then."""
+        if call.call_id not in self.cleared_from:
+            asked = (clear.asked_at for clear in self.clears.get(call.rollout, ()) if _may_fence(clear, call))
+            self.cleared_from[call.call_id] = min(asked, default=math.inf)
+        return self.cleared_from[call.call_id] <= before
+
+
+def _may_fence(clear: Clear, call: Call) -> bool:
+    """Whether a clear may have ended the call's generation. It may be told of before the claim that it fences is."""
+    if clear.told_at is None or clear.generation is None:
+        return clear.asked_at + GIVEN_UP_S >= call.asked_at
+    return clear.told_at >= call.asked_at and clear.generation > (call.told_generation or 0)
 
 
 def _acknowledged(call: Call) -> bool:
-    return call.outcome in ("durable", "duplicate")
+    return call.outcome in ACKNOWLEDGED
 
 
 def lost_in(merge: Merge) -> int:

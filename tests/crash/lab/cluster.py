@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,24 @@ FAST_HEALTH_CHECKS = {
     "health_check_failure_threshold": 3,
 }
 """Ray's `system_config` of the lab. `RAY_health_check_period_ms` etc. in the environment of the head say the same."""
+
+CALM_HEALTH_CHECKS = {
+    "health_check_initial_delay_ms": 5000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 4000,
+    "health_check_failure_threshold": 4,
+}
+"""For a long run, which a moment without a CPU must not end."""
+
+PATIENCE_S = 150.0
+"""A node may take so long to come up; Ray gives it 30 s, which a busy machine may not have."""
+
+HELPER_PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
 
 OWNER_RESOURCE = "capture_owner"
 """What the nodes have that an owner may run on: all but the head."""
@@ -61,23 +83,29 @@ class LabCluster:
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in paths if path and path != str(ROOT))])
         self._nodes = nodes
-        self._thawing: list[int] = []
-        self._cluster = Cluster()
+        self._cluster: Any = Cluster()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._cluster.add_node(
-                    num_cpus=1,
-                    include_dashboard=False,
-                    temp_dir=str(self._folder),
-                    _system_config=FAST_HEALTH_CHECKS if system_config is None else system_config,
-                )
+            self._add(
+                num_cpus=1,
+                include_dashboard=False,
+                temp_dir=str(self._folder),
+                _system_config={
+                    "agent_register_timeout_ms": int(PATIENCE_S * 1000),
+                    **(FAST_HEALTH_CHECKS if system_config is None else system_config),
+                },
+            )
             self.address: str = self._cluster.address
             self.replace_lost()
             join(self.address)
         except BaseException:
             self.close()
             raise
+
+    def _add(self, **node: Any) -> None:
+        with warnings.catch_warnings(), _patience() as helpers:
+            warnings.simplefilter("ignore")
+            self._cluster.add_node(**node)
+        _await_listening(helpers)
 
     def replace_lost(self) -> None:
         """As many nodes as there should be."""
@@ -88,11 +116,8 @@ class LabCluster:
         while len(self._cluster.worker_nodes) < self._nodes:
             tries += 1
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    self._cluster.add_node(num_cpus=2, resources={OWNER_RESOURCE: 1})
+                self._add(num_cpus=2, resources={OWNER_RESOURCE: 1})
             except Exception:
-                # Ray gives a node 30 s to come up, which a busy machine may not have.
                 if tries == TRIES:
                     raise
                 self._end_strays()
@@ -115,6 +140,10 @@ class LabCluster:
             warnings.simplefilter("ignore")
             self._cluster.remove_node(node, allow_graceful=False)
 
+    def lost(self) -> int:
+        """How many nodes are lost and not replaced."""
+        return self._nodes - sum(map(self._alive, self._cluster.worker_nodes))
+
     def nodes(self) -> list[str]:
         """The ids of the nodes beside the head."""
         return [node.node_id for node in self._cluster.worker_nodes]
@@ -135,13 +164,82 @@ class LabCluster:
                 signal_pid(pid, signal.SIGCONT)
             for node in list(self._cluster.worker_nodes):
                 self._remove(node)
-            self._cluster.shutdown()  # type: ignore[no-untyped-call]
+            self._cluster.shutdown()
         until = time.monotonic() + 10.0
         while (left := processes_in(str(self._folder))) and time.monotonic() < until:
             for pid in left:
                 signal_pid(pid, signal.SIGKILL)
             time.sleep(0.05)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _patience() -> Iterator[list[int]]:
+    """Let Ray wait longer for a node that it starts, and a node not at all for its helpers.
+
+    A raylet gives up when its helpers have not written down their ports within 20 s. They are given ports here, and
+    these are written down for them. Yields the ports that have to be awaited before work is given to the node.
+    """
+    from ray._private import services
+
+    get_node: Any = services.get_node
+    start_raylet: Any = services.start_raylet
+    given = inspect.signature(start_raylet)
+    awaited: list[int] = []
+
+    def patiently(*args: Any) -> Any:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def with_ports(*args: Any, **more: Any) -> Any:
+        bound = given.bind(*args, **more).arguments
+        for name, port in zip(HELPER_PORTS, free_ports(len(HELPER_PORTS)), strict=True):
+            bound[name] = port
+            Path(bound["session_dir"], f"{name}_{bound['node_id']}").write_text(str(port))
+        awaited.append(bound["runtime_env_agent_port"])
+        return start_raylet(**bound)
+
+    services.get_node, services.start_raylet = patiently, with_ports
+    try:
+        yield awaited
+    finally:
+        services.get_node, services.start_raylet = get_node, start_raylet
+
+
+def _await_listening(ports: list[int]) -> None:
+    """Until somebody listens on each: a first driver of a node whose helper was not there waits for ever."""
+    until = time.monotonic() + PATIENCE_S
+    for port in ports:
+        while True:
+            try:
+                socket.create_connection((_own_address(), port), 1.0).close()
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+
+def _own_address() -> str:
+    """The address that Ray's processes of this machine listen on."""
+    from ray._private import services
+
+    return str(services.get_node_ip_address())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def signal_pid(pid: int, number: int) -> bool:

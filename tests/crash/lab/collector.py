@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class Collector:
         self._name = name
         self.stopping = asyncio.Event()
         self.running: dict[Any, str] = {}
-        self.rollouts: list[str] = []
+        self.recent: deque[str] = deque(maxlen=2 * plan.collectors)
         self.fork = plan.fault == "fork in a worker"
         self.fail: Callable[[BaseException], None] = lambda error: None
 
@@ -63,9 +64,9 @@ class Collector:
         draw = self._plan.random(f"{self._name} lane {number}")
         count = 0
         while not self.stopping.is_set():
-            rollout = f"{self._name}-{number}x{count}-0"
+            rollout = f"{self._name}-{number}x{count % self._plan.ids if self._plan.ids else count}-0"
             count += 1
-            self.rollouts.append(rollout)
+            self.recent.append(rollout)
             for _ in range(draw.choice([1, 1, 2, 3])):
                 if not await self._attempt(rollout, draw):
                     break
@@ -136,9 +137,8 @@ class Collector:
         draw = self._plan.random(f"{self._name} questions")
         while not self.stopping.is_set():
             await asyncio.sleep(draw.random() * 0.03)
-            recent = self.rollouts[-2 * self._plan.collectors :]
-            if recent:
-                await self.quiesce(draw.choice([*recent, None]), draw.choice([0.01, 0.1, 0.5]))
+            if self.recent:
+                await self.quiesce(draw.choice([*self.recent, None]), draw.choice([0.01, 0.1, 0.5]))
 
 
 async def _result(ref: Any) -> int:

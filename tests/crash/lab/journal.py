@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import uuid
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 PULSE_S = 0.1
+ACKNOWLEDGED = ("durable", "duplicate")
+"""Outcomes that say that an exchange is on disk."""
 
 
 class Journal:
@@ -118,6 +121,8 @@ class History:
         pulses: when each process was seen to run, ascending.
         cut_off: spans in which processes could not reach the owner, by the lab's doing.
         faults: when faults were injected, and what was done.
+        acks: when each acknowledged call was asked for and told of, in the order in which that was read.
+        open: the calls that are claimed and of which nobody was told more yet.
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
@@ -128,19 +133,22 @@ class History:
     cut_off: list[tuple[float, float]] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    acks: list[tuple[float, float]] = field(default_factory=list)
+    open: dict[str, Call] = field(default_factory=dict)
+    clearing: dict[tuple[str, str], Clear] = field(default_factory=dict)
 
     def acknowledged(self) -> list[Call]:
         """The calls that a caller was told are on disk."""
-        return [call for call in self.calls.values() if call.outcome in ("durable", "duplicate")]
+        return [call for call in self.calls.values() if call.outcome in ACKNOWLEDGED]
 
     def silent(self, holder: str, start: float, end: float, limit_s: float) -> bool:
         """Whether a process was silent for longer than that, or cut off, or dead, somewhere in the span."""
         if any(cut < end and back > start for cut, back in self.cut_off):
             return True
         last = start
-        for pulse in self.pulses.get(holder, ()):
-            if pulse <= start:
-                continue
+        pulses = self.pulses.get(holder, [])
+        for number in range(bisect_right(pulses, start), len(pulses)):
+            pulse = pulses[number]
             if pulse - last > limit_s:
                 return True
             last = pulse
@@ -148,9 +156,14 @@ class History:
                 return False
         return True  # no sign of life after it
 
-    def recovered_after(self, at: float) -> float | None:
-        """Seconds from then to the first acknowledged write that was asked for after it."""
-        told = [call.told_at for call in self.acknowledged() if call.asked_at > at and call.told_at]
+    def recovered_after(self, at: float, since: int = 0) -> float | None:
+        """Seconds from then to the first acknowledged write that was asked for after it.
+
+        Args:
+            at: the moment.
+            since: how many of `acks` had been read before it.
+        """
+        told = [told_at for asked_at, told_at in self.acks[since:] if asked_at > at]
         return min(told) - at if told else None
 
 
@@ -163,18 +176,20 @@ class HistoryReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[Path, int] = {}
+        self._read: dict[str, int] = {}
         self._history = History()
 
     def read(self) -> History:
         """The history up to now; a line that a killed process left unfinished is passed over."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            with path.open("rb") as file:
+        with os.scandir(self._folder) as entries:
+            grown = sorted(each.path for each in entries if each.stat().st_size > self._read.get(each.path, 0))
+        for path in grown:
+            with open(path, "rb") as file:
                 file.seek(self._read.get(path, 0))
                 whole, _, _ = file.read().rpartition(b"\n")
             if whole:
                 self._read[path] = self._read.get(path, 0) + len(whole) + 1
-                _read(self._history, path.stem, whole.split(b"\n"))
+                _read(self._history, Path(path).stem, whole.split(b"\n"))
         return self._history
 
 
@@ -188,11 +203,12 @@ def _read(history: History, holder: str, lines: Iterable[bytes]) -> None:
             rollout, generation, call_id, digest = more
             history.calls[call_id] = Call(rollout, call_id, generation, holder, at, digest=digest)
         elif kind in ("claimed", "closing", "told", "error"):
-            _read_call(history.calls[more[0]], kind, at, more[1:])
+            _read_call(history, history.calls[more[0]], kind, at, more[1:])
         elif kind == "clear":
-            history.clears.append(Clear(more[0], at))
+            asked = history.clearing[holder, more[0]] = Clear(more[0], at)
+            history.clears.append(asked)
         elif kind == "cleared":
-            asked = next(clear for clear in reversed(history.clears) if clear.rollout == more[0])
+            asked = history.clearing[holder, more[0]]
             asked.generation, asked.told_at = more[1], at
         elif kind == "quiet":
             history.quiets.append(Quiet(more[0], more[1], at))
@@ -206,14 +222,20 @@ def _read(history: History, holder: str, lines: Iterable[bytes]) -> None:
             history.faults.append((at, more[0]))
 
 
-def _read_call(call: Call, kind: str, at: float, more: list[Any]) -> None:
+def _read_call(history: History, call: Call, kind: str, at: float, more: list[Any]) -> None:
     if kind == "claimed":
         call.claimed_at, call.told_generation = at, more[0]
+        history.open[call.call_id] = call
     elif kind == "closing":
         call.closing_at, call.closed_as = at, more[0]
     elif kind == "told":
-        call.told_at, call.outcome = at, more[0]
+        if call.outcome not in ACKNOWLEDGED:  # what was acknowledged stays so, whatever a repetition is told
+            call.told_at, call.outcome = at, more[0]
+        history.open.pop(call.call_id, None)
+        if more[0] in ACKNOWLEDGED:
+            history.acks.append((call.asked_at, at))
         if call.told_generation is None:
             call.told_generation = more[1]
     else:
         call.error = more[0]
+        history.open.pop(call.call_id, None)

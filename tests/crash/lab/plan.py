@@ -19,6 +19,7 @@ class Plan:
         lease_s, segment_bytes: the owner's settings.
         warm_s: how long the load runs before the fault.
         broken: the bug that the owner's process is given (`in_process.BROKEN`); empty: none.
+        ids: how many rollout ids each lane of a collector takes in turn; 0: always new ones.
     """
 
     seed: int
@@ -30,6 +31,7 @@ class Plan:
     segment_bytes: int
     warm_s: float
     broken: str = ""
+    ids: int = 0
 
     def random(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose, so that one does not shift another."""

@@ -112,7 +112,7 @@ NODE_FAULTS = ("kill owner's node", "kill owner's raylet", "kill worker's node",
 async def take_over(scene: Scene) -> None:
     """Another actor's, as of another cluster that sees the directory. It is refused while the first one beats."""
     config = scene.config()
-    config["capture"]["name"] = f"second-{scene.folder.name}"
+    config["capture"]["name"] = scene.another_name()
     first = scene.epoch()
     try:
         await asyncio.to_thread(gym_capture.start, config)

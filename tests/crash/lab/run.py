@@ -14,16 +14,15 @@ from typing import Any
 import ray
 
 import gym_capture
-from gym_capture.storage.store import CaptureStore
-from tests.crash.lab.checker import Stored, Violation, check, lost_in
+from tests.crash.lab.checker import Violation, check, lost_in
 from tests.crash.lab.cluster import LabCluster
 from tests.crash.lab.collector import Collector
 from tests.crash.lab.faults import FAULTS, NODE_FAULTS
 from tests.crash.lab.network import DisturbedPath
 from tests.crash.lab.plan import Plan
+from tests.crash.lab.rest import come_to_rest, read_stored
 from tests.crash.lab.scene import Scene
 from tests.crash.lab.workers import actor_on
-from tests.crash.lab.workload import digest_of
 from tests.crash.processes import Child
 
 RECOVER_S = 60.0
@@ -57,6 +56,12 @@ class Result:
             "seconds": round(self.seconds, 1),
             "transport": self.plan.transport,
         }
+
+
+def driver_of(scene: Scene, name: str) -> Child:
+    """A driver of its own that will work in the scene; it says when it is ready."""
+    given = {**scene.plan.shown(), "config": scene.config()}
+    return Child("tests.crash.lab.driver_process", scene.cluster.address, str(scene.directory), json.dumps(given), name)
 
 
 class Lab:
@@ -115,7 +120,6 @@ class _Run:
         self._result = result
         self._plan = scene.plan
         self._drivers: list[Child] = []
-        self._rollouts: list[str] = []
 
     async def all(self) -> None:
         scene, plan = self._scene, self._plan
@@ -142,14 +146,7 @@ class _Run:
         scene.lose_driver = self._lose_driver
 
     def _driver(self, name: str) -> Child:
-        given = {**self._plan.shown(), "config": self._scene.config()}
-        return Child(
-            "tests.crash.lab.driver_process",
-            self._scene.cluster.address,
-            str(self._scene.directory),
-            json.dumps(given),
-            name,
-        )
+        return driver_of(self._scene, name)
 
     async def _lose_driver(self) -> None:
         """Kill the second driver, workers and all, and let another go on with its rollouts."""
@@ -180,28 +177,16 @@ class _Run:
                 assert (await asyncio.to_thread(driver.hear, 120.0))["done"]
 
     async def _rest(self) -> None:
-        """Everything comes to rest: no claim is open, and every rollout is merged once more."""
         scene, collector = self._scene, self._scene.collector
         assert collector is not None
-        end = time.monotonic() + 60.0
-        while not await collector.quiesce(None, 10.0):
-            assert time.monotonic() < end, f"never quiescent: {await scene.capture.stats()}"
-        store = CaptureStore(scene.directory)
-        for rollout in store.rollout_ids():
-            await collector.merge(rollout, store.generation(rollout), 0)
-        self._result.counts.update(_counters(await scene.capture.stats()))
+        stats = await come_to_rest(scene.capture, collector, scene.directory)
+        self._result.counts.update(_counters(stats))
         await scene.capture.stop()
 
     def _judge(self) -> None:
         scene, result = self._scene, self._result
         history = scene.history()
-        store = CaptureStore(scene.directory)
-        stored = {}
-        for rollout in {*store.rollout_ids(), *(call.rollout for call in history.calls.values())}:
-            exchanges, damaged = store.read_available(rollout)
-            calls = [(each["model_call_id"], digest_of(each["request"], each["response"])) for each in exchanges]
-            reasons = store.evidence(rollout).incomplete
-            stored[rollout] = Stored(store.generation(rollout), calls, dict(reasons) if reasons else None, damaged)
+        stored = read_stored(scene.directory, history)
         result.violations += check(history, stored, silence_s=self._plan.lease_s / 2)
         result.acknowledged = len(history.acknowledged())
         result.what = [what for _, what in history.faults]

@@ -56,6 +56,7 @@ class Scene:
         self.lose_driver: Callable[[], Awaitable[None]]
         self._reader = HistoryReader(self.journals)
         self._serial = 0
+        self._names = 0
         self._control: dict[str, Any] = {}
 
     def config(self) -> dict[str, Any]:
@@ -71,6 +72,11 @@ class Scene:
                 "placement": {"node": "any", "resources": {"capture_owner": 0.01}},
             },
         }
+
+    def another_name(self) -> str:
+        """A name for an owner that nobody has had yet."""
+        self._names += 1
+        return f"owner-{self._names}-of-{self.folder.name}"
 
     # -- what a fault does --------------------------------------------------------------------------------------
 
@@ -125,6 +131,10 @@ class Scene:
         assert owner is not None
         return owner
 
+    def owner_name(self) -> str:
+        """The actor's name in it."""
+        return str(self._owner().identity.name)
+
     def epoch(self) -> int:
         """The epoch in it."""
         return int(self._owner().epoch)
@@ -143,11 +153,7 @@ class Scene:
 
         def find() -> int | None:
             history = self.history()
-            holders = {
-                call.holder
-                for call in history.calls.values()
-                if call.claimed_at is not None and call.told_at is None and call.holder.startswith(kind)
-            }
+            holders = {call.holder for call in history.open.values() if call.holder.startswith(kind)}
             now = time.monotonic()
             pids = [history.processes[each][0] for each in sorted(holders) if history.pulses[each][-1] > now - 0.5]
             return self.draw.choice(pids) if pids else None
@@ -165,9 +171,9 @@ class Scene:
                 raise AssertionError(f"not within {limit_s:g} s: {what}")
             await asyncio.sleep(0.02)
 
-    def acknowledged_after(self, at: float) -> float | None:
+    def acknowledged_after(self, at: float, since: int = 0) -> float | None:
         """Seconds from then to the first acknowledged write that was asked for after it."""
-        return self.history().recovered_after(at)
+        return self.history().recovered_after(at, since)
 
     async def close(self) -> None:
         """Leave nothing of the run behind but its folder."""
@@ -175,8 +181,12 @@ class Scene:
         self.journal.end()
         if self.path is not None:
             self.path.close()
+        await self.end_owners()
+
+    async def end_owners(self, but: str = "") -> None:
+        """End every owner's actor for good, except the one of that name."""
         for entry in await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True):
-            if entry["namespace"] == f"lab-{self.folder.name}":
+            if entry["namespace"] == f"lab-{self.folder.name}" and entry["name"] != but:
                 try:
                     ray.kill(ray.get_actor(entry["name"], entry["namespace"]), no_restart=True)
                 except (ValueError, ray.exceptions.RayError):

@@ -247,6 +247,23 @@ def test_a_claim_of_a_cleared_generation_holds_nothing_up() -> None:
     assert kinds(history, {ROLLOUT: Stored(2, [])}) == set()
 
 
+def test_a_generation_of_a_rollout_that_nobody_made_a_call_for_may_not_go_back_either() -> None:
+    history, stored = told(), kept()
+    history.clears.append(Clear("8-0", 10.0, 1, 10.5))
+    history.quiets.append(Quiet("8-0", 11.0, 11.1))
+    assert kinds(history, stored) == {checker.BACKWARDS}
+    stored["8-0"] = Stored(1, [])
+    assert kinds(history, stored) == set()
+
+
+def test_a_claim_that_is_open_in_the_directory_is_not_forgotten() -> None:
+    history = told()
+    claim_forgotten_on_disk(history, stored := kept())
+    assert kinds(history, stored) == {checker.FORGOTTEN}
+    stored[ROLLOUT].outstanding = 1
+    assert kinds(history, stored) == set()
+
+
 def test_a_clear_may_be_told_of_before_a_claim_that_it_fences_is() -> None:
     history = told()
     late = history.calls["c1"]
