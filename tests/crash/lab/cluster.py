@@ -230,7 +230,8 @@ def _own_address() -> str:
     """The address that Ray's processes of this machine listen on."""
     from ray._private import services
 
-    return str(services.get_node_ip_address())
+    find: Any = services.get_node_ip_address
+    return str(find())
 
 
 def free_ports(count: int) -> list[int]:

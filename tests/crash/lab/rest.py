@@ -31,7 +31,7 @@ def read_stored(directory: Path, history: History) -> dict[str, Stored]:
     """What a fresh reader finds of every rollout that anybody cleared or made a call for."""
     store = CaptureStore(directory)
     stored = {}
-    named = {each.rollout for each in (*history.calls.values(), *history.clears)}
+    named = {call.rollout for call in history.calls.values()} | {clear.rollout for clear in history.clears}
     for rollout in {*store.rollout_ids(), *named}:
         exchanges, damaged = store.read_available(rollout)
         calls = [(each["model_call_id"], digest_of(each["request"], each["response"])) for each in exchanges]
