@@ -49,7 +49,10 @@ def main(seeds: int) -> int:
             for name, faults in BROKEN.items():
                 plans = [plan_of(seed, faults[seed % len(faults)], name) for seed in range(1, seeds + 1)]
                 results = [lab.run(plan) for plan in plans]
-                missed += len(results) - sum(map(caught, results))
+                for result in results:
+                    if not caught(result):
+                        missed += 1
+                        sys.stderr.write(f"{name}, seed {result.plan.seed}: {result.violations}, {result.what}\n")
                 _say(row(name, results))
         finally:
             lab.close()

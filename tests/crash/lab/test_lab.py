@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.crash.lab.broken_builds import caught, row
+from tests.crash.lab.checker import LOST, Violation
 from tests.crash.lab.faults import FAULTS
 from tests.crash.lab.in_process import BROKEN, broken
 from tests.crash.lab.plan import plan_of
+from tests.crash.lab.run import Result
 from tests.ray_cluster import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.crash]
@@ -67,3 +70,22 @@ def test_a_seed_and_a_fault_are_a_plan() -> None:
 def test_every_bug_names_what_is_there(name: str) -> None:
     for target, attribute, _ in broken(name):
         assert hasattr(target, attribute)
+
+
+def test_a_bug_is_caught_by_what_it_breaks_and_not_by_a_run_that_does_not_end() -> None:
+    fault, bug = BROKEN["sync skipped"][0], "sync skipped"
+    found, stuck = (
+        Result(plan_of(seed, fault, bug), acknowledged=10, violations=violations)
+        for seed, violations in (
+            (1, [Violation(LOST, "a"), Violation(LOST, "b")]),
+            (2, [Violation("run did not end", "TimeoutError()")]),
+        )
+    )
+    assert caught(found)
+    assert not caught(stuck)
+    assert not caught(Result(plan_of(3, fault, bug)))
+    assert row(bug, [found, stuck])[2:5] == ("1, 2", "1 of 2", "20")
+
+
+def test_every_bug_has_faults_that_there_are() -> None:
+    assert {fault for faults in BROKEN.values() for fault in faults} <= set(FAULTS)
