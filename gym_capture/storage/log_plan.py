@@ -97,7 +97,32 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
         known: an earlier plan of the same directory; what cannot have changed since is not read again.
     """
     listed = files.names()
-    epochs = [epoch for epoch in names.epochs_in(listed) if below_epoch is None or epoch < below_epoch]
+    while True:
+        plan = _plan(files, listed, below_epoch, known)
+        later = files.names()
+        if not _overtaken(plan, later, below_epoch):
+            return plan
+        listed = later
+
+
+def _overtaken(plan: LogPlan, listed: list[str], below_epoch: int | None) -> bool:
+    """Whether the directory, listed again, shows that a plan was made of two of its states.
+
+    With another epoch, what was measured may be what an old owner wrote after it was cut. And a listing that takes a
+    while may leave out a segment and have the next one.
+    """
+    if _epochs(listed, below_epoch) != plan.epochs:
+        return True
+    last = {name.epoch: name.number for name in sorted(plan.sizes)}
+    return any(name not in plan.sizes and name.number < last.get(name.epoch, 0) for name in names.segments_in(listed))
+
+
+def _epochs(listed: list[str], below_epoch: int | None) -> list[int]:
+    return [epoch for epoch in names.epochs_in(listed) if below_epoch is None or epoch < below_epoch]
+
+
+def _plan(files: Files, listed: list[str], below_epoch: int | None, known: LogPlan | None) -> LogPlan:
+    epochs = _epochs(listed, below_epoch)
     if known is not None and not (known.settled and known.epochs == epochs):
         known = None
     ends = _noted_ends(files, epochs if known is None else [each for each in epochs[-1:] if each not in known.ends])
@@ -111,7 +136,9 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
     else:
         # Only the last epoch's unsealed segments grow, and a start that was seen has said what it had to say.
         sizes = {
-            name: files.size(name.file) for name in segments if name.epoch == epochs[-1] and name not in known.seals
+            name: files.size(name.file)
+            for name in segments
+            if name not in known.sizes or (name.epoch == epochs[-1] and name not in known.seals)
         }
         plan = LogPlan(
             epochs,
@@ -121,7 +148,13 @@ def plan_log(files: Files, below_epoch: int | None = None, known: LogPlan | None
             dict(known.ends),
             dict(known.listed_in),
         )
-        fresh = [name for name, size in sizes.items() if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)]
+        fresh = [
+            name
+            for name, size in sizes.items()
+            if known.sizes.get(name, 0) < min(size, _PEEK_BYTES)
+            # A long seal may have been seen in part.
+            or (name.number and SegmentName(name.epoch, name.number - 1) not in known.seals)
+        ]
     # From the last epoch down, so that whether an epoch's own words count is known before they are read.
     for epoch in reversed(epochs):
         for name in [name for name in fresh if name.epoch == epoch]:

@@ -178,9 +178,9 @@ class LogScan:
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
         name = done.name
-        data = read_at(0, SEGMENT_HEAD_BYTES)
-        if not any(data) and self.plan.is_open(name):
-            # Created, and its first group not (or only in part) on disk.
+        data = read_at(0, min(SEGMENT_HEAD_BYTES, self.plan.sizes[name]))
+        if self.plan.is_open(name) and (len(data) < SEGMENT_HEAD_BYTES or not any(data)):
+            # Created, and its first group not (or only in part) written or on disk.
             return self.plan.sizes[name] > SEGMENT_HEAD_BYTES
         done.started = True
         try:
