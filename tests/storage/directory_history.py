@@ -45,7 +45,7 @@ class History:
             earlier = before.get(name, b"")
             grown = len(data) - len(earlier)
             if segments_in([name]) and grown > 1:
-                for length in sorted(self.random.sample(range(1, grown), min(3, grown - 1))):
+                for length in sorted(self.random.sample(range(1, grown), min(2, grown - 1))):
                     self._note({**before, name: data[: len(earlier) + length]}, self.acknowledged[-1])
         self._note(now, self.acknowledged[-1])
 
