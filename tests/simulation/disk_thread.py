@@ -85,6 +85,16 @@ class SimFiles(FaultyFiles):
         self.slow_s = 0.0
         """Each sync takes this much longer."""
 
+    def hang_at(self, point: str, for_s: float, number: int | None) -> None:
+        """The next call that reaches this point returns only after so long, or fails then with that errno."""
+
+        def hang() -> None:
+            pause(for_s)
+            if number is not None:
+                raise self._error(number)
+
+        self.run_at(point, hang)
+
     def reach(self, point: str) -> None:
         """A fault point: sometimes others run here."""
         roll = self._random.random()

@@ -27,6 +27,7 @@ class Process:
         alive, frozen: what runs of it.
         context: where its code runs.
         wall_offset_s: how wrong its host's clock is, seconds.
+        monotonic_offset_s: what its host's other clock began with; no two hosts have the same.
         outages: when it was frozen or cut off, as (from, to) in loop seconds.
     """
 
@@ -35,6 +36,7 @@ class Process:
         self.alive = True
         self.frozen = False
         self.wall_offset_s = wall_offset_s
+        self.monotonic_offset_s = 0.0
         self.outages: list[tuple[float, float]] = []
         self._silent: dict[str, float] = {}
         self.context = contextvars.copy_context()
@@ -190,8 +192,8 @@ class ProcessClock:
         self._process = process
 
     def monotonic(self) -> float:
-        """Loop seconds."""
-        return self._loop.time()
+        """Seconds since the host's own beginning."""
+        return self._loop.time() + self._process.monotonic_offset_s
 
     def time(self) -> float:
         """What the host takes for Unix time."""

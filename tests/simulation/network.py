@@ -1,7 +1,9 @@
 """The network between clients and owners: links that are late, hang, break, and deliver late what was sent before.
 
 Messages of one link keep their order, as a byte stream does; across links nothing does. A broken link tells its two
-ends at different times, so what a client sent on an old connection may reach the owner after its new one is open.
+ends at different times, so what a client sent on an old connection may reach the owner after its new one is open. Where
+a link is stalled that is the rule: its client gives it up, says all of it again on a new one, and then the old bytes
+arrive. That is what duplicated and reordered messages are over streams.
 """
 
 from __future__ import annotations
@@ -61,6 +63,26 @@ class Network:
             if link.client is client:
                 link.cut()
 
+    def stall(self, client: Process, for_s: float, linger_s: float) -> None:
+        """Let this client's links carry nothing to the owner for a while, then break them for the client alone.
+
+        Args:
+            linger_s: how much later the owner hears what was sent meanwhile, and then that they are broken.
+        """
+        stalled = [link for link in self.links if link.client is client]
+        if not stalled or client in self.cut_off:
+            return
+        client.begin_outage("stalled")
+        for link in stalled:
+            link.stall()
+
+        def broken() -> None:
+            client.end_outage("stalled")
+            for link in stalled:
+                link.give_up(linger_s)
+
+        self.loop.call_later(for_s, broken)
+
     def owner_died(self, owner: Process, *, silently: bool) -> None:
         """An owner's process is gone: its kernel says so, unless that is gone as well."""
         for link in list(self.links):
@@ -86,6 +108,7 @@ class SimLink:
         self._lost = False
         self._last = {"owner": 0.0, "client": 0.0}
         self._held: list[Callable[[], None]] = []
+        self._stalled: list[Callable[[], None]] | None = None
         network.links.append(self)
         self._to_owner(self._open)
 
@@ -160,6 +183,22 @@ class SimLink:
         self._to_client(self._break)
         self._to_owner(self._lose)
 
+    def stall(self) -> None:
+        """From now on nothing reaches the owner."""
+        if self._stalled is None:
+            self._stalled = []
+
+    def give_up(self, linger_s: float) -> None:
+        """The client takes it for broken. What it sent arrives all the same, later, and then the end."""
+        self._to_client(self._break)
+        self.network.loop.call_later(linger_s, self._arrive_late)
+
+    def _arrive_late(self) -> None:
+        stalled, self._stalled = self._stalled or [], None
+        for act in stalled:
+            self._to_owner(act)
+        self._to_owner(self._lose)
+
     def _break(self) -> None:
         self._broken = True
         self._news.set()
@@ -178,6 +217,9 @@ class SimLink:
     def _carry(self, way: str, process: Process, act: Callable[[], None]) -> None:
         if self.client in self.network.cut_off:
             self._held.append(lambda: self._carry(way, process, act))
+            return
+        if way == "owner" and self._stalled is not None:
+            self._stalled.append(act)
             return
         loop = self.network.loop
         at = self._last[way] = max(self._last[way] + 1e-9, loop.time() + self.network.delay())

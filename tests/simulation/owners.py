@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Callable
 from random import Random
+
+import msgspec
 
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
@@ -17,7 +20,9 @@ from tests.simulation.disk_thread import DiskThread, SimFiles, pause
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.network import Network, SimLink
 
-SETTINGS = OwnerSettings(segment_bytes=1 << 16, reopen_first_s=0.05, reopen_max_s=1.0, reopen_wait_s=3.0)
+SETTINGS = OwnerSettings(reopen_first_s=0.05, reopen_max_s=1.0, reopen_wait_s=3.0)
+SEGMENT_BYTES = (200, 4096, 1 << 16)
+"""How long a schedule's segments are: a group (or a copied frame) each, some groups, or all that there is."""
 
 RESTART_S = (0.5, 1.5)
 NODE_LOSS_S = (2.5, 15.0)
@@ -47,6 +52,7 @@ class OwnerProcess:
         self.host = host
         self.actor_id = actor_id
         self.process = Process(world.loop, f"{actor_id}#{number}")
+        self.process.monotonic_offset_s = world.random.uniform(0.0, 1e6)
         self.files = SimFiles(world.disk, self.process, world.random, remote=host != world.disk_host)
         self.opened = False
         self.left: str | None = None
@@ -57,7 +63,7 @@ class OwnerProcess:
             lambda: CaptureService(
                 self.files,
                 OwnerIdentity(actor_id, actor_id, "simulation", host, number),
-                SETTINGS,
+                world.settings,
                 clock=clock,
                 executor=DiskThread(world.loop, self.process, world.random),
                 readers=DiskThread(world.loop, self.process, world.random),
@@ -93,9 +99,11 @@ class Actors:
 
     Attributes:
         disk: the shared directory.
+        settings: all owners'.
         disk_host: the host whose page cache is the disk's; owners elsewhere see what was synced.
         current: the last incarnation of each actor.
         everyone: every owner process there ever was.
+        doom: what is to befall the next process that starts.
     """
 
     def __init__(self, loop: SimLoop, random: Random, network: Network) -> None:
@@ -104,8 +112,10 @@ class Actors:
         self.network = network
         self.disk = FaultyDisk()
         self.disk_host = "host-0"
+        self.settings = msgspec.structs.replace(SETTINGS, segment_bytes=random.choice(SEGMENT_BYTES))
         self.current: dict[str, OwnerProcess] = {}
         self.everyone: list[OwnerProcess] = []
+        self.doom: Callable[[OwnerProcess], None] | None = None
         self._retired: set[str] = set()
         # Ray is no part of the process that it restarts.
         self._context = contextvars.copy_context()
@@ -116,6 +126,9 @@ class Actors:
         owner = OwnerProcess(self, actor_id, len(self.everyone), host or self.disk_host)
         self.everyone.append(owner)
         self.current[actor_id] = owner
+        doom, self.doom = self.doom, None
+        if doom is not None:
+            doom(owner)
         owner.process.spawn(owner.serve(takeover))
         return owner
 
@@ -136,9 +149,10 @@ class Actors:
         if not owner.process.alive:
             return
         if owner.host == self.disk_host:
-            # All that ran there is gone, frozen processes too: nobody is left who saw the lost pages.
+            # All that ran there is gone, frozen processes too: nobody is left who saw the lost pages. And whoever
+            # used its disk from another host has lost it, with what it had not synced.
             for other in self.everyone:
-                if other.host == owner.host and other is not owner and other.process.alive:
+                if other is not owner and other.process.alive:
                     other.process.kill()
                     self.network.owner_died(other.process, silently=True)
                     self._restart(other, NODE_LOSS_S)
@@ -147,22 +161,22 @@ class Actors:
         self.network.owner_died(owner.process, silently=True)
         self._restart(owner, NODE_LOSS_S)
 
-    def replace(self, owner: OwnerProcess) -> None:
-        """The owner's node is taken for dead (it may only be frozen): Ray starts the actor anew meanwhile."""
-        self._restart(owner, (0.0, 1.0))
+    def replace(self, owner: OwnerProcess, host: str | None = None) -> None:
+        """The owner's node is taken for dead (it may only be frozen): Ray starts the actor anew, there or elsewhere."""
+        self._restart(owner, (0.0, 1.0), host)
 
     def retire(self, actor_id: str) -> None:
         """Never restart this actor again."""
         self._retired.add(actor_id)
 
-    def _restart(self, owner: OwnerProcess, after_s: tuple[float, float]) -> None:
+    def _restart(self, owner: OwnerProcess, after_s: tuple[float, float], host: str | None = None) -> None:
         if self.current.get(owner.actor_id) is not owner or owner.actor_id in self._retired:
             return
-        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner, context=self._context)
+        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner, host, context=self._context)
 
-    def _start_again(self, owner: OwnerProcess) -> None:
+    def _start_again(self, owner: OwnerProcess, host: str | None) -> None:
         if self.current.get(owner.actor_id) is owner and owner.actor_id not in self._retired:
-            self.start(owner.actor_id, host=owner.host)
+            self.start(owner.actor_id, host=host or owner.host)
 
     # -- how clients find them ----------------------------------------------------------------------------------
 

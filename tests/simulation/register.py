@@ -86,7 +86,10 @@ class Register:
     def merged(self, rollout: str, generation: int, asked_at: float, told_at: float, value: dict[str, Any]) -> None:
         """A caller merged; `value` is `ng_model_call_capture`."""
         self.counts["merged"] += 1
+        if any(gap["code"] == "model_call_capture_records_unreadable" for gap in value.get("gaps", [])):
+            self.violations.append(f"merge at {asked_at:.3f} of {rollout}: damaged exchanges: {value['gaps']}")
         if any(gap["code"] == "model_call_capture_unreadable" for gap in value.get("gaps", [])):
+            self.counts["merged without the owner"] += 1
             return
         what = f"merge at {asked_at:.3f}"
         self._check(rollout, generation, value["calls"], asked_at, what)

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
+from unittest import mock
 
 from gym_capture.client.client import CaptureClient
 from gym_capture.errors import GymCaptureError
 from gym_capture.service.state import State
-from gym_capture.storage import fault_points
+from gym_capture.storage import fault_points, recovery
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import CrashMode
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.owners import Actors, OwnerProcess
 from tests.simulation.register import Register
@@ -28,6 +29,7 @@ OTHER_ACTOR = "actor-2"
 FAULTS = (
     "kill owner",
     "lose owner's host",
+    "kill owner, and the next in its recovery",
     "freeze owner",
     "freeze owner, replace it",
     "second owner takes over",
@@ -36,11 +38,14 @@ FAULTS = (
     "disk error",
     "disk full for a while",
     "slow disk",
+    "hung disk",
     "kill worker",
     "freeze worker",
     "cut off worker",
     "cut worker's links",
     "cut driver's links",
+    "stall worker's links",
+    "stall driver's links",
     "slow network",
     "clock jump",
 )
@@ -56,6 +61,30 @@ ACKNOWLEDGING_POINTS = tuple(
     for around in (fault_points.before, fault_points.after)
 )
 """Between a group's arrival and its acknowledgment, where a successor hurts most."""
+RECOVERY_POINTS = tuple(
+    around(name)
+    for name in (
+        fault_points.COPY_APPEND,
+        fault_points.COPY_SYNC,
+        fault_points.CUT_APPEND,
+        fault_points.CUT_SYNC,
+        fault_points.step(fault_points.SEGMENT, "create"),
+        fault_points.step(fault_points.OWNER, "rename"),
+    )
+    for around in (fault_points.before, fault_points.after)
+)
+HANGING_POINTS = tuple(
+    fault_points.before(name)
+    for name in (
+        fault_points.APPEND,
+        fault_points.SYNC,
+        fault_points.OWNER_CHECK,
+        fault_points.BEAT,
+        fault_points.COPY_SYNC,
+        fault_points.CUT_APPEND,
+        fault_points.step(fault_points.SEGMENT, "create"),
+    )
+)
 ERROR_POINTS = tuple(fault_points.before(name) for name in (fault_points.APPEND, fault_points.SYNC))
 LATE_S = 400.0
 
@@ -97,7 +126,9 @@ def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
     loop = SimLoop()
     try:
         simulation = _Simulation(loop, seed, plan)
-        loop.run_until_complete(simulation.play())
+        # A recovery copies frame by frame, or all at once.
+        with mock.patch.object(recovery, "_COPY_BYTES", simulation.random.choice([1, recovery._COPY_BYTES])):
+            loop.run_until_complete(simulation.play())
         outcome.violations = simulation.register.violations
         outcome.counts = simulation.register.counts
     finally:
@@ -258,6 +289,7 @@ class _Simulation:
         acts: dict[str, Callable[[], None]] = {
             "kill owner": lambda: self.actors.kill(owner),
             "lose owner's host": lambda: self.actors.lose_host(owner, random.choice(list(CrashMode))),
+            "kill owner, and the next in its recovery": lambda: self._kill_both(owner, random),
             "freeze owner": lambda: self._freeze_owner(owner, random.uniform(0.5, 10.0)),
             "freeze owner, replace it": lambda: self._replace(owner, random),
             "second owner takes over": lambda: self._take_over(random),
@@ -272,13 +304,20 @@ class _Simulation:
             ),
             "disk full for a while": lambda: self._full(owner, random),
             "slow disk": lambda: self._slow(owner, random.choice([0.01, 1.0])),
+            "hung disk": lambda: owner.files.hang_at(
+                random.choice(HANGING_POINTS), random.choice([1.0, 8.0, 25.0]), random.choice([None, errno.EIO])
+            ),
             "kill worker": lambda: self._kill(worker),
             "freeze worker": lambda: self._freeze(worker, random.choice([1.0, 4.0, 15.0, 60.0])),
             "cut off worker": lambda: self._cut_off(worker, random.choice([1.0, 4.0, 15.0])),
             "cut worker's links": lambda: self.network.cut(worker.process),
             "cut driver's links": lambda: self.network.cut(self.driver.process),
+            "stall worker's links": lambda: self._stall(worker, random),
+            "stall driver's links": lambda: self._stall(self.driver, random),
             "slow network": lambda: self._slow_network(random.choice([0.2, 1.0])),
-            "clock jump": lambda: self._jump(owner, random.uniform(-3600.0, 3600.0)),
+            "clock jump": lambda: self._jump(
+                random.choice([owner.process, worker.process, self.driver.process]), random.uniform(-3600.0, 3600.0)
+            ),
         }
         acts[fault.kind]()
 
@@ -292,7 +331,24 @@ class _Simulation:
         owner_was_current = self.actors.current.get(owner.actor_id) is owner
         self.loop.call_later(random.choice([0.3, 2.0, 10.0, 60.0]), owner.process.thaw)
         if owner_was_current:
-            self.actors.replace(owner)
+            self.actors.replace(owner, random.choice([None, f"host-{random.randint(1, 2)}"]))
+
+    def _kill_both(self, owner: OwnerProcess, random: Random) -> None:
+        """The successor dies, alone or with its host, at a step of its recovery."""
+        point, occurrence = random.choice(RECOVERY_POINTS), random.randint(1, 3)
+        mode = random.choice([None, *CrashMode])
+
+        def doom(successor: OwnerProcess) -> None:
+            def strike() -> None:
+                if mode is None:
+                    self.actors.kill(successor)
+                else:
+                    self.actors.lose_host(successor, mode)
+
+            successor.files.run_at(point, strike, occurrence)
+
+        self.actors.doom = doom
+        self.actors.kill(owner)
 
     def _take_over(self, random: Random) -> None:
         known = self.actors.current.get(OTHER_ACTOR)
@@ -335,5 +391,8 @@ class _Simulation:
         self.network.partition(worker.process)
         self.loop.call_later(for_s, self.network.heal, worker.process)
 
-    def _jump(self, owner: OwnerProcess, by_s: float) -> None:
-        owner.process.wall_offset_s += by_s
+    def _stall(self, client: ClientProcess, random: Random) -> None:
+        self.network.stall(client.process, random.choice([0.05, 0.5, 2.0, 8.0]), random.choice([0.0, 0.5, 3.0, 15.0]))
+
+    def _jump(self, process: Process, by_s: float) -> None:
+        process.wall_offset_s += by_s

@@ -15,6 +15,8 @@ from gym_capture.client.operations import ClaimState
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.rollout import RolloutHandle
 from gym_capture.errors import GymCaptureError
+from gym_capture.model.merge import RolloutEvidence
+from gym_capture.storage.store import CaptureStore
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.owners import Actors, SeededEntropy, SimTransport
 from tests.simulation.register import Call, Clear, Register
@@ -22,18 +24,39 @@ from tests.simulation.register import Call, Clear, Register
 OPTIONS = ClientOptions(patience_s=60.0, drain_timeout_s=20.0, connect_timeout_s=10.0)
 
 
+class SimDirectoryReader:
+    """An `EvidenceReader`: the directory as it is on this moment's disk, for merges while the owner is away."""
+
+    def __init__(self, actors: Actors) -> None:
+        self._actors = actors
+
+    async def read_evidence(
+        self, rollout_id: str, generation: int | None, include_payloads: bool
+    ) -> RolloutEvidence | None:
+        """What it holds of the rollout's generation."""
+        try:
+            store = CaptureStore(self._actors.disk.view())
+        except (GymCaptureError, OSError):
+            return None
+        if generation is not None and store.generation(rollout_id) != generation:
+            return None
+        return store.evidence(rollout_id, include_payloads)
+
+
 class ClientProcess:
     """A process with a capture client in it."""
 
     def __init__(self, loop: SimLoop, actors: Actors, random: Random, name: str) -> None:
         self.process = Process(loop, name, wall_offset_s=random.uniform(-30.0, 30.0))
+        self.process.monotonic_offset_s = random.uniform(0.0, 1e6)
         self.ended = False
         clock, entropy = ProcessClock(loop, self.process), SeededEntropy(random)
         transport = SimTransport(actors, self.process)
 
         def make() -> CaptureClient:
             core = ClientCore(transport, OPTIONS, clock=clock, entropy=entropy, loop=loop, executor=None)
-            return CaptureClient(LoopHost(core, transport, OPTIONS, clock, entropy))
+            host = LoopHost(core, transport, OPTIONS, clock, entropy)
+            return CaptureClient(host, evidence_reader=SimDirectoryReader(actors))
 
         self.client: CaptureClient = self.process.context.run(make)
 
@@ -92,7 +115,7 @@ class Workload:
     async def _collect(self, rollout: str) -> None:
         random = self._random
         await asyncio.sleep(random.uniform(0, 1.0))
-        for _ in range(random.randint(1, 3)):
+        for _ in range(random.choice([1, 2, 2, 4])):
             clear = Clear(rollout, self._loop.time())
             self._register.clears.append(clear)
             try:
@@ -101,13 +124,17 @@ class Workload:
                 self._register.counts["clear failed"] += 1
                 continue
             clear.told_at = self._loop.time()
-            worker = random.choice(self._workers)
             token = clear.generation if random.random() < 0.9 else None
-            handle = worker.client.rollout(rollout, token)
-            work = worker.process.spawn(self._work(worker, handle, token))
-            # A collector gives a worker up after a while, as one whose task was lost does.
-            await asyncio.wait([work], timeout=random.choice([2.0, 20.0, 60.0]))
-            await self._merge(rollout, clear.generation, handle.issued)
+            # Sometimes two processes work on one attempt, or one of them with two handles.
+            workers = random.choices(self._workers, k=random.choice([1, 1, 1, 2]))
+            handles = [worker.client.rollout(rollout, token) for worker in workers]
+            work = [
+                worker.process.spawn(self._work(worker, handle, token))
+                for worker, handle in zip(workers, handles, strict=True)
+            ]
+            # A collector gives a worker up after a while, as one whose task was lost does; it works on meanwhile.
+            await asyncio.wait(work, timeout=random.choice([0.5, 2.0, 20.0, 60.0]))
+            await self._merge(rollout, clear.generation, sum(handle.issued for handle in handles))
 
     async def _merge(self, rollout: str, generation: int, issued: int) -> None:
         asked_at = self._loop.time()
