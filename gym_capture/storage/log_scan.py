@@ -51,7 +51,7 @@ class _SegmentPass:
         self.group = 0
         self.sealed_to = 0
         self.rollouts: dict[str, int] = {}
-        self.listed: dict[str, int] = {}
+        self.listed: dict[str, int] | None = None
         self.marked: set[str] = set()
         self.unjudged: list[tuple[Damage, int]] = []
         self.tears: list[Place] = []
@@ -146,7 +146,11 @@ class LogScan:
         """The rollouts that a segment's damage may have cost something."""
         if done.gone and self._is_last(done.name):
             done.lost_end = True
-        listed = self._listed(done.name)
+        found = self._listed(done.name)
+        listed = found or {}
+        if found is None and not self.plan.is_open(done.name):
+            # The list of those it had rows of is damaged too, so it may have been anybody.
+            done.lost_end = True
         if done.lost_end:
             return {**listed, **self._known_rollouts()}
         if done.gone:
@@ -154,26 +158,26 @@ class LogScan:
             return {**listed, **self._rollouts_before(done.name), **done.rollouts}
         return {**listed, **done.rollouts}
 
-    def _listed(self, name: SegmentName) -> dict[str, int]:
-        """The rollouts that a segment had rows of, as was written down when it was finished or cut."""
+    def _listed(self, name: SegmentName) -> dict[str, int] | None:
+        """The rollouts that a segment had rows of, as was written down when it was finished or cut; None: nowhere."""
         done = self._passes.get(name)
-        if done is not None and done.listed:
+        if done is not None and done.listed is not None:
             return done.listed
         where = self.plan.listed_in.get(name)
         if where is None:
-            return {}
+            return None
         # It may stand beyond a cut that is being made: it was true when it was written, and is copied.
         read_at, end = segment_source(self._files, where), self.plan.sizes.get(where, 0)
         for item in read_frames(read_at, SEGMENT_HEAD_BYTES, end, where):
             for row in item.rows if isinstance(item, Frame) else ():
                 if type(row) is MembersRow and (row.epoch, row.segment) == name:
                     return dict.fromkeys(row.rollouts, 0)
-        return {}
+        return None
 
     def rollouts_in(self, name: SegmentName) -> list[str]:
         """The rollouts that the part of a segment that counts had rows of, as far as they are known."""
         done = self._passes.get(name)
-        return sorted({**self._listed(name), **(done.rollouts if done is not None else {})})
+        return sorted({**(self._listed(name) or {}), **(done.rollouts if done is not None else {})})
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""
@@ -286,9 +290,9 @@ class LogScan:
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
         last = self._is_last(name)
         if last:
-            rollouts = {**self._listed(name), **self._known_rollouts()}
+            rollouts = {**(self._listed(name) or {}), **self._known_rollouts()}
         else:
-            rollouts = {**self._listed(name), **self._rollouts_before(name)}
+            rollouts = {**(self._listed(name) or {}), **self._rollouts_before(name)}
             self._after_gap = "damage"
         self.report.affected.update(rollouts)
         if rollouts or last:
