@@ -23,7 +23,7 @@ from gym_capture.client.outbox import Outbox, SentBatch
 from gym_capture.client.packing import Packing
 from gym_capture.client.presence import REFUSALS, Presence
 from gym_capture.client.requests import Requests
-from gym_capture.client.transport import Link, Message, Transport
+from gym_capture.client.transport import Link, Message, Pushes, Transport
 from gym_capture.client.trouble_log import TroubleLog, logger
 from gym_capture.client.unsettled import Unsettled
 from gym_capture.errors import (
@@ -91,6 +91,7 @@ class ClientCore:
         self._entropy = entropy
         self._window = options.max_batch_bytes
         self._link: Link | None = None
+        self._misheard: Exception | None = None
         self._heartbeat = Heartbeat(loop, options.lease_s, self._beat)
         self._wanted = asyncio.Event()
         self._closing = False
@@ -223,8 +224,11 @@ class ClientCore:
             link = await self.transport.connect()
         self.connects += 1
         self._link = link
+        self._misheard = None
         self._heartbeat.begin(link)
         try:
+            if isinstance(link, Pushes):
+                link.push_to(self._take)
             self._send(
                 Hello(
                     PROTOCOL_VERSION,
@@ -237,15 +241,29 @@ class ClientCore:
                 )
             )
             while True:
-                messages = await link.receive()
-                self._heartbeat.heard()
-                self._heard(messages)
-                self.turn()
+                self._take(await link.receive())
+        except OwnerUnavailable:
+            if self._misheard is not None:
+                raise self._misheard from None
+            raise
         finally:
             self._heartbeat.end()
             self._link = None
             link.close()
             self._lost()
+
+    def _take(self, messages: list[Message]) -> None:
+        """What came over the link that is open. Nothing more is taken from it after something that must not come."""
+        link = self._link
+        if link is None or self._misheard is not None:
+            return
+        try:
+            self._heartbeat.heard()
+            self._heard(messages)
+            self.turn()
+        except Exception as error:  # noqa: BLE001 - whoever listens for the link's end is told
+            self._misheard = error
+            link.close()
 
     def _lost(self) -> None:
         self.presence.lost(self.loop.time())

@@ -45,15 +45,21 @@ class Delivery:
         finished, self._finished = self._finished, {}
         for loop, operations in finished.items():
             try:
-                loop.call_soon_threadsafe(_resolve, operations)
+                loop.call_soon_threadsafe(_settle, operations)
             except RuntimeError:  # the caller's loop is closed
                 for operation in operations:
                     self._undelivered(operation)
 
 
-def _resolve(operations: list[Operation]) -> None:
-    """Runs in the callers' loop."""
-    for operation in operations:
-        future = operation.future
-        if future is not None and not future.done():
-            future.set_result(None)
+def _settle(operations: list[Operation]) -> None:
+    """Runs in the callers' loop: their tasks go on, one after the other."""
+    settled = 0
+    try:
+        for operation in operations:
+            settled += 1
+            if operation.answer is not None:
+                operation.answer.settle()
+    finally:
+        # A task may end the loop (a KeyboardInterrupt passes through it). The others still have their answers.
+        if settled < len(operations) and (loop := operations[0].loop) is not None:
+            loop.call_soon(_settle, operations[settled:])

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
+from gym_capture.client.answer import Answer
 from gym_capture.client.blocking_mode import is_blocking
 from gym_capture.client.core import ClientCore
 from gym_capture.client.operations import Ask, Flush, GiveUp, Operation
@@ -257,12 +258,12 @@ class CoreHost:
             gate.acquire()
         else:
             loop = operation.loop = asyncio.get_running_loop()
-            future = operation.future = loop.create_future()
+            answer = operation.answer = Answer(loop)
             try:
                 self._ensure().submit_later(operation, loop)
             except RuntimeError as error:
                 raise ClientClosed(_CLOSED) from error
-            await future
+            await answer
         if operation.error is not None:
             raise operation.error
         return operation.value

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from gym_capture.client.answer import Answer
 from gym_capture.client.core import ClientCore
 from gym_capture.client.operations import Flush, Operation
 from gym_capture.client.options import ClientOptions
@@ -47,9 +48,9 @@ class LoopHost:
     async def perform(self, operation: Operation) -> Any:
         """Hand in an operation and wait for its value."""
         loop = operation.loop = asyncio.get_running_loop()
-        future = operation.future = loop.create_future()
+        answer = operation.answer = Answer(loop)
         self.post(operation)
-        await future
+        await answer
         if operation.error is not None:
             raise operation.error
         return operation.value

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from gym_capture.client.answer import Answer
 from gym_capture.client.outbox import Entry
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.errors import GymCaptureError
@@ -23,17 +24,17 @@ class Operation:
     """One thing a caller asked for.
 
     Attributes:
-        loop, future: the waiting caller's loop and its future, or None.
+        loop, answer: the waiting caller's loop and what it awaits there; None without one.
         gate: a lock that a blocking caller waits to acquire, or None.
         done: whether the answer is there.
         value, error: the answer.
     """
 
-    __slots__ = ("done", "error", "future", "gate", "loop", "value")
+    __slots__ = ("answer", "done", "error", "gate", "loop", "value")
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.future: asyncio.Future[None] | None = None
+        self.answer: Answer | None = None
         self.gate: threading.Lock | None = None
         self.done = False
         self.value: Any = None

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
@@ -95,7 +94,8 @@ class StreamLink(asyncio.Protocol):
         self.run = endpoint.run
         self._where = f"{endpoint.host}:{endpoint.port}"
         self._splitter = MessageSplitter(MAX_HEAD_BYTES + MAX_BODY_BYTES)
-        self._inbox: deque[Message] = deque()
+        self._inbox: list[Message] = []
+        self._take: Callable[[list[Message]], None] | None = None
         self._news: asyncio.Future[None] | None = None
         self._broken: str | None = None
         self._transport: asyncio.Transport | None = None
@@ -129,9 +129,15 @@ class StreamLink(asyncio.Protocol):
                 raise OwnerUnavailable(f"the connection to the capture owner at {self._where} is closed{self._broken}")
             self._news = asyncio.get_running_loop().create_future()
             await self._news
-        messages = list(self._inbox)
-        self._inbox.clear()
+        messages, self._inbox = self._inbox, []
         return messages
+
+    def push_to(self, take: Callable[[list[Message]], None]) -> None:
+        """Hand over what comes in the turn in which it comes."""
+        self._take = take
+        messages, self._inbox = self._inbox, []
+        if messages:
+            take(messages)
 
     def close(self) -> None:
         """Let go of the connection, after what was sent."""
@@ -159,6 +165,8 @@ class StreamLink(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
+        if self._broken is not None:
+            return
         self._read += len(data)
         try:
             messages = self._splitter.feed(data)
@@ -168,7 +176,11 @@ class StreamLink(asyncio.Protocol):
             if transport is not None:
                 transport.abort()
             return
-        if messages:
+        if not messages:
+            return
+        if self._take is not None:
+            self._take(messages)
+        else:
             self._inbox += messages
             self._wake()
 

@@ -7,7 +7,7 @@ promise more. One conformance suite (`gym_capture.testing.conformance`) runs ove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 Message = tuple[bytes, bytes]
@@ -33,6 +33,18 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Let go of the link; a pending receive raises OwnerUnavailable."""
+
+
+@runtime_checkable
+class Pushes(Protocol):
+    """A link that hands messages over as they come, without a turn of the loop and a task in between."""
+
+    def push_to(self, take: Callable[[list[Message]], None]) -> None:
+        """Hand everything that comes, and what has come already, to `take`; `receive` then only tells of the end.
+
+        Args:
+            take: it does not raise; it may close the link.
+        """
 
 
 class Transport(Protocol):

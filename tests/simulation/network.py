@@ -102,6 +102,7 @@ class SimLink:
         self._session: Session | None = None
         self._inbox: deque[Message] = deque()
         self._news = asyncio.Event()
+        self._take: Callable[[list[Message]], None] | None = None
         self._broken = False
         self._paused = False
         self._unread: deque[Message] = deque()
@@ -130,6 +131,10 @@ class SimLink:
         messages = list(self._inbox)
         self._inbox.clear()
         return messages
+
+    def push_to(self, take: Callable[[list[Message]], None]) -> None:
+        """Hand over what comes, as the real stream does."""
+        self._take = take
 
     def close(self) -> None:
         """Let go: what was sent still arrives, then the owner's end is told."""
@@ -161,7 +166,11 @@ class SimLink:
         self._to_client(lambda: self._deliver(message))
 
     def _deliver(self, message: Message) -> None:
-        if not self._broken:
+        if self._broken:
+            return
+        if self._take is not None:
+            self._take([message])
+        else:
             self._inbox.append(message)
             self._news.set()
 
