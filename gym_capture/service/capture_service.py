@@ -217,8 +217,13 @@ class CaptureService:
         """A group is durable, and with it rollouts became quiescent."""
         self.waiters.settled(settled, group)
 
+    def releasing(self) -> None:
+        """A group is durable: its callers are about to be told."""
+        self.connections.gather()
+
     def released(self) -> None:
         """All callers of a group were told."""
+        self.connections.flush()
         self.connections.resume()
 
     def rebuilding(self) -> None:

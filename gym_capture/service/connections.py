@@ -36,6 +36,7 @@ class Connections:
         self._settings = settings
         self._all: set[Session] = set()
         self._places: dict[bytes, str] = {}
+        self._gathered: list[Callable[[], None]] | None = None
 
     def connect(
         self, service: CaptureService, send: Send, close: Callable[[], None], hold: Callable[[bool], None]
@@ -66,6 +67,24 @@ class Connections:
         """Close every connection."""
         for session in list(self._all):
             session.end()
+
+    def gather(self) -> None:
+        """Many answers follow, which connections should send in one go each, at `flush`."""
+        if self._gathered is None:
+            self._gathered = []
+
+    def gathered(self, send: Callable[[], None]) -> bool:
+        """Whether answers are gathered now; if so, `send` is called at `flush`."""
+        if self._gathered is None:
+            return False
+        self._gathered.append(send)
+        return True
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        gathered, self._gathered = self._gathered, None
+        for send in gathered or ():
+            send()
 
     def place_of(self, client: bytes) -> str:
         """Where a client said it is."""

@@ -42,13 +42,13 @@ class CommitCounters:
 
 
 class GroupCommit:
-    """The queue of frames and the one task that empties it, for one epoch of the log.
+    """The queue of frames, for one epoch of the log: one group at most is on its way to disk.
 
     Args:
         commit: appends the frames, syncs, and checks the ownership; runs in `executor`, one call at a time.
         durable: told on the loop that all frames up to a sequence are on disk, with the group's number, before the
             frames' own callbacks.
-        released: told after those.
+        releasing, released: told before and after all those.
         failed: told that a group failed; every frame that was not durable is dropped.
         superseded: told that another owner has the directory; likewise.
         group_bytes: bound of one group (a single frame may be larger).
@@ -62,6 +62,7 @@ class GroupCommit:
         clock: Clock,
         *,
         durable: Callable[[int, int], None],
+        releasing: Callable[[], None],
         released: Callable[[], None],
         failed: Callable[[Exception], None],
         superseded: Callable[[Superseded], None],
@@ -72,6 +73,7 @@ class GroupCommit:
         self._executor = executor
         self._clock = clock
         self._durable = durable
+        self._releasing = releasing
         self._released = released
         self._failed = failed
         self._superseded = superseded
@@ -80,10 +82,10 @@ class GroupCommit:
         self._queue: deque[Staged] = deque()
         self._in_flight: list[Staged] = []
         self._extra: dict[int, list[Done]] = {}
-        self._sleeper: asyncio.Future[None] | None = None
         self._ended = False
+        self._busy = False
+        self._before = 0.0
         self.started = 0
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
 
     @property
     def idle(self) -> bool:
@@ -98,8 +100,8 @@ class GroupCommit:
             return
         size = FRAME_HEAD_BYTES + len(frame.rows) + sum(map(len, frame.body))
         self._queue.append(Staged(frame, size, done))
-        if self._sleeper is not None and not self._sleeper.done():
-            self._sleeper.set_result(None)
+        if not self._busy:
+            self._begin()
 
     def when_durable(self, sequence: int, done: Done) -> None:
         """Also tell `done` about the frame `sequence`, which is queued or on its way."""
@@ -119,8 +121,6 @@ class GroupCommit:
         if self._ended:
             return
         self._ended = True
-        if asyncio.current_task() is not self._task:
-            self._task.cancel()
         dropped = [*self._in_flight, *self._queue]
         extra = [done for waiting in self._extra.values() for done in waiting]
         self._in_flight = []
@@ -132,27 +132,29 @@ class GroupCommit:
         for done in extra:
             done(False)
 
-    async def _run(self) -> None:
-        while not self._ended:
-            if not self._queue:
-                self._sleeper = asyncio.get_running_loop().create_future()
-                await self._sleeper
-                self._sleeper = None
-            self._in_flight = group = self._take()
-            self.started += 1
-            before = self._clock.monotonic()
-            try:
-                await self._executor.run(partial(self._commit, [staged.frame for staged in group]))
-                if self._ended:
-                    return
-                self._counters.seconds += self._clock.monotonic() - before
-                self._release(group)
-            except Superseded as error:
-                self._superseded(error)
-                return
-            except Exception as error:  # noqa: BLE001  # whatever it was, what is known may be wrong: recover
-                self._failed(error)
-                return
+    def _begin(self) -> None:
+        """Hand the next group over to the disk."""
+        self._busy = True
+        self._in_flight = group = self._take()
+        self.started += 1
+        self._before = self._clock.monotonic()
+        self._executor.start(partial(self._commit, [staged.frame for staged in group]), self._handed_back)
+
+    def _handed_back(self, _result: object, error: BaseException | None) -> None:
+        if self._ended:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._counters.seconds += self._clock.monotonic() - self._before
+            self._release(self._in_flight)
+            self._busy = False
+            if self._queue:
+                self._begin()
+        except Superseded as superseded:
+            self._superseded(superseded)
+        except Exception as failure:  # noqa: BLE001  # whatever it was, what is known may be wrong: recover
+            self._failed(failure)
 
     def _take(self) -> list[Staged]:
         group: list[Staged] = []
@@ -167,6 +169,13 @@ class GroupCommit:
     def _release(self, group: list[Staged]) -> None:
         """The group is on disk and was still ours after that."""
         self._in_flight = []
+        self._releasing()
+        try:
+            self._tell(group)
+        finally:
+            self._released()
+
+    def _tell(self, group: list[Staged]) -> None:
         counters = self._counters
         counters.groups += 1
         counters.frames += len(group)
@@ -180,4 +189,3 @@ class GroupCommit:
             for sequence in [number for number in self._extra if number <= last]:
                 for done in self._extra.pop(sequence):
                     done(True)
-        self._released()

@@ -131,11 +131,14 @@ class _Connection(asyncio.Protocol):
     # -- the session's callbacks --------------------------------------------------------------------------------
 
     def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """The first message of a step of the loop leaves at once, all others of that step together after it."""
+        """Answers of one group leave together. Of other messages the first of a step of the loop leaves at once, the
+        others of that step together after it."""
         self._out += buffers
-        if not self._flushing:
+        if self._flushing:
+            return
+        self._flushing = True
+        if not self._service.connections.gathered(self._flush):
             self._write()
-            self._flushing = True
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:

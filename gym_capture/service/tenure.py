@@ -30,6 +30,9 @@ class Events(Protocol):
     def settled(self, settled: Settled, group: int) -> None:
         """A group is durable, and with it rollouts became quiescent."""
 
+    def releasing(self) -> None:
+        """A group is durable: its callers are about to be told."""
+
     def released(self) -> None:
         """All callers of a group were told."""
 
@@ -193,6 +196,7 @@ class Tenure:
             self._executor,
             self._clock,
             durable=self._durable,
+            releasing=self._events.releasing,
             released=self._events.released,
             failed=self.fail,
             superseded=self.supersede,

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from gym_capture.model.exchange import decode_fields
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.messages import MergeReply
 from gym_capture.service.capture_service import CaptureService
+from gym_capture.service.executor import Done, Executor
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
@@ -22,24 +23,33 @@ from gym_capture.testing.in_process import InProcessTransport
 from gym_capture.testing.manual_clock import ManualClock
 from tests.service.raw_client import RawClient
 
-T = TypeVar("T")
 SETTINGS = OwnerSettings(segment_bytes=1 << 20, reopen_first_s=0.001, reopen_max_s=0.01)
 
 
-class HeldExecutor:
+class HeldExecutor(Executor):
     """Runs functions in order, in the loop; while it is held they wait."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._gate = asyncio.Event()
         self._gate.set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.calls = 0
 
-    async def run(self, fn: Callable[[], T]) -> T:
+    def start(self, fn: Callable[[], Any], done: Done) -> None:
         self.calls += 1
+        task = asyncio.get_running_loop().create_task(self._work(fn, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, fn: Callable[[], Any], done: Done) -> None:
         async with self._turn:
             await self._gate.wait()
-            return fn()
+            try:
+                result, error = fn(), None
+            except Exception as raised:  # noqa: BLE001 - it belongs to whoever waits
+                result, error = None, raised
+        asyncio.get_running_loop().call_soon(done, result, error)
 
     def hold(self) -> None:
         self._gate.clear()

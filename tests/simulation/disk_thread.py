@@ -6,37 +6,33 @@ append and its sync, say), a killed process never comes back, and the order is t
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
+from gym_capture.service.executor import Done, Executor
 from gym_capture.testing.faulty_files import FaultyDisk, FaultyFiles
 from tests.simulation.loop import Process, SimLoop
 
-T = TypeVar("T")
 
-
-class DiskThread:
+class DiskThread(Executor):
     """An `Executor`: one function at a time, in order."""
 
     def __init__(self, loop: SimLoop, process: Process, random: Random) -> None:
         self._loop = loop
         self._process = process
         self._random = random
-        self._queue: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        self._queue: deque[tuple[Callable[[], Any], Done]] = deque()
         self._running: greenlet | None = None
 
-    async def run(self, fn: Callable[[], T]) -> T:
-        """What `fn` returns or raises."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append((future, fn))
+    def start(self, fn: Callable[[], Any], done: Done) -> None:
+        """Run `fn` some time later, then tell."""
+        self._queue.append((fn, done))
         if self._running is None:
             self._next()
-        return await future
 
     def close(self) -> None:
         """Nothing to end."""
@@ -45,17 +41,15 @@ class DiskThread:
         if not self._queue:
             self._running = None
             return
-        future, fn = self._queue.popleft()
+        fn, done = self._queue.popleft()
 
         def body() -> None:
+            result, error = None, None
             try:
                 result = fn()
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-                if not future.cancelled():
-                    future.set_exception(error)
-            else:
-                if not future.cancelled():
-                    future.set_result(result)
+            except Exception as raised:  # noqa: BLE001 - it belongs to whoever waits
+                error = raised
+            self._loop.call_soon(done, result, error, context=self._process.context)
 
         self._running = greenlet(body)
         self._process.call_later(self._random.expovariate(1 / 0.0005), self._resume, self._running)
