@@ -1,5 +1,6 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
-`server`, capture at a model server beside the bare server, in about five. No figure fails the run, a lost call does."""
+`server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
+client and of the owner, in half a minute. No figure fails the run, a lost call does."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gym_capture
+from benchmarks.call import CallBench
 from benchmarks.cases import Bench
 from benchmarks.server_overhead import ServerBench, workloads
 
@@ -29,15 +31,18 @@ def main() -> None:
     """Run the cases and print a table each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=("store", "server"), default="store", help="the log, or capture at a server"
+        "what", nargs="?", choices=("store", "server", "call"), default="store", help="the log, a server, or one call"
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
-    parser.add_argument("--in-flight", type=int, help="calls in flight (store: 64 in each worker; server: 256)")
+    parser.add_argument("--in-flight", type=int, help="calls in flight (store, call: 64 in each worker; server: 256)")
     parser.add_argument("--seconds", type=float, help="length of one loaded run (store: 0.6; server: 1)")
     parser.add_argument("--repeats", type=int, help="loaded runs of each contestant, in turn (store: 2; server: 3)")
     parser.add_argument("--short", action="store_true", help="server: only the plainest workloads")
     parser.add_argument("--only", default="", help="server: only workloads whose title has this in it")
+    parser.add_argument(
+        "--calls", type=int, default=400, help="call: calls one after the other; 8 times that in flight"
+    )
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
@@ -53,7 +58,7 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        (_store if options.what == "store" else _server)(base, options, show)
+        {"store": _store, "server": _server, "call": _call}[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -105,6 +110,13 @@ def _server(base: Path, options: argparse.Namespace, show: Show) -> None:
     finally:
         bench.close()
     show("read back from disk", bench.read_back())
+
+
+def _call(base: Path, options: argparse.Namespace, show: Show) -> None:
+    bench = CallBench(base / "capture")
+    with bench.running():
+        for _ in range(options.repeats or 2):
+            show("one call, 4 KB (ms)", bench.run(4 * KB, options.calls, 16, options.in_flight or 64))
 
 
 def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:

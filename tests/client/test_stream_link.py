@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gym_capture.client.stream_transport import StreamLink, StreamTransport, client_ssl_context
-from gym_capture.client.transport import progress_of
+from gym_capture.client.transport import Message, progress_of
 from gym_capture.errors import HandshakeRefused, OwnerUnavailable
 from gym_capture.model.endpoint import Endpoint
 from gym_capture.model.messages import PREFIX_BYTES, Beat, BeatReply, encode_message
@@ -89,6 +89,21 @@ async def test_messages_arrive_whole_however_the_bytes_come() -> None:
     messages = await link.receive()
     assert messages == [(reply(number)[PREFIX_BYTES:], b"") for number in (1, 2, 3)]
     assert (link.token, link.run) == ("token", "run")
+
+
+async def test_messages_are_pushed_to_whoever_takes_them_with_those_that_had_come_before() -> None:
+    link, far = await connected()
+    taken: list[Message] = []
+    far.protocol.data_received(reply(1))
+    link.push_to(taken.extend)
+    assert taken == [(reply(1)[PREFIX_BYTES:], b"")]
+    far.protocol.data_received(reply(2) + reply(3)[:5])
+    assert taken[1:] == [(reply(2)[PREFIX_BYTES:], b"")]
+    link.close()
+    far.protocol.data_received(reply(3)[5:])
+    assert len(taken) == 2
+    with pytest.raises(OwnerUnavailable):
+        await link.receive()
 
 
 async def test_what_is_sent_leaves_at_once_and_in_order() -> None:

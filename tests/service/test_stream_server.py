@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from gym_capture.model.messages import (
 )
 from gym_capture.model.rows import ClaimRow, Outcome, Result
 from gym_capture.service.capture_service import CaptureService
-from gym_capture.service.executor import ThreadExecutor
+from gym_capture.service.executor import Done, ThreadExecutor
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.stream_server import StreamServer
 from gym_capture.storage.owner_file import read_owner
@@ -339,14 +340,9 @@ async def test_what_the_disk_does_not_take_is_not_read_from_the_socket(tmp_path:
     settings = OwnerSettings(window_bytes=10_000)
     async with standing(tmp_path, settings) as stand:
         client = await stand.client()
-        gate = asyncio.Event()
-        run = stand.log.run
-
-        async def held(fn: object) -> object:
-            await gate.wait()
-            return await run(fn)  # type: ignore[arg-type]
-
-        stand.log.run = held  # type: ignore[method-assign,assignment]
+        held: list[tuple[Callable[[], Any], Done]] = []
+        start = stand.log.start
+        stand.log.start = lambda fn, done: held.append((fn, done))  # type: ignore[method-assign]
         answers = [client.commit("r", f"c{number}", text=f"{number}" * 2000) for number in range(200)]
         session = stand.service.connections.sessions[client.id]
         await until(lambda: session.paused)
@@ -354,7 +350,9 @@ async def test_what_the_disk_does_not_take_is_not_read_from_the_socket(tmp_path:
         for _ in range(200):
             await asyncio.sleep(0)
         assert session.unanswered == received
-        gate.set()
+        stand.log.start = start  # type: ignore[method-assign]
+        for fn, done in held:
+            start(fn, done)
         results = await asyncio.gather(*answers)
         assert [result[0].call_index for result in results if result] == list(range(200))
         assert not session.paused
