@@ -358,6 +358,27 @@ async def test_what_the_disk_does_not_take_is_not_read_from_the_socket(tmp_path:
         assert not session.paused
 
 
+async def test_the_answers_of_one_group_leave_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with standing(tmp_path) as stand:
+        client = await stand.client(steady=False)
+        await client.commit("r", "c0")
+        held: list[tuple[Callable[[], Any], Done]] = []
+        start = stand.log.start
+        monkeypatch.setattr(stand.log, "start", lambda fn, done: held.append((fn, done)))
+        session = stand.service.connections.sessions[client.id]
+        answers = [client.commit("r", f"c{number}") for number in range(1, 7)]
+        await until(lambda: len(stand.service.commit._queue) == 5)
+        writes: list[bytes] = []
+        connection = next(found for found in stand.server._connections if found._session is session)
+        write = connection._transport.write
+        monkeypatch.setattr(connection._transport, "write", lambda data: (writes.append(bytes(data)), write(data)))
+        monkeypatch.setattr(stand.log, "start", start)
+        start(*held[0])
+        await asyncio.gather(*answers)
+        splitter = MessageSplitter(1 << 30)
+        assert [len(splitter.feed(data)) for data in writes] == [1, 5]
+
+
 async def test_a_stop_over_the_stream_is_answered_before_the_connection_ends(tmp_path: Path) -> None:
     async with standing(tmp_path) as stand:
         client = await stand.client(steady=False)
