@@ -50,5 +50,6 @@ class Answer(asyncio.Future[None]):
             return
         self.set_result(None)
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and self._context is not None:
-            self._context.run(waiting, self)
+        context, self._context = self._context, None
+        if waiting is not None and context is not None:
+            context.run(waiting, self)

@@ -371,7 +371,12 @@ async def test_the_answers_of_one_group_leave_in_one_write(tmp_path: Path, monke
         writes: list[bytes] = []
         connection = next(found for found in stand.server._connections if found._session is session)
         write = connection._transport.write
-        monkeypatch.setattr(connection._transport, "write", lambda data: (writes.append(bytes(data)), write(data)))
+
+        def noted(data: bytes) -> None:
+            writes.append(bytes(data))
+            write(data)
+
+        monkeypatch.setattr(connection._transport, "write", noted)
         monkeypatch.setattr(stand.log, "start", start)
         start(*held[0])
         await asyncio.gather(*answers)
