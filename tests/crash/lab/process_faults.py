@@ -125,6 +125,7 @@ async def take_over(scene: Scene) -> None:
         await asyncio.sleep(0)
         await asyncio.to_thread(gym_capture.start, config, takeover=True)
         assert scene.epoch() > first
+        scene.name = config["capture"]["name"]
         await asyncio.sleep(scene.draw.uniform(0.0, 0.3))
     finally:
         frozen.cancel()

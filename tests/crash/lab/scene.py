@@ -55,15 +55,17 @@ class Scene:
         self.path: DisturbedPath | None = None
         self.lose_driver: Callable[[], Awaitable[None]]
         self._reader = HistoryReader(self.journals)
+        self.name: str | None = None
         self._serial = 0
         self._names = 0
         self._control: dict[str, Any] = {}
 
     def config(self) -> dict[str, Any]:
-        """What the owner is started with."""
+        """What the owner is started with, or found again."""
         return {
             "model_call_capture_dir": str(self.directory),
             "capture": {
+                "name": self.name,
                 "namespace": f"lab-{self.folder.name}",
                 "transport": self.plan.transport,
                 "lease_s": self.plan.lease_s,
