@@ -1,4 +1,4 @@
-"""`python -m tests.crash.lab.broken_builds [SEEDS]`: every bug that an owner can be given, under several seeds each.
+"""`python -m tests.crash.lab.broken_builds [SEEDS [BUG…]]`: every bug that an owner can have, under several seeds each.
 
 Each run has the fault that brings its bug to light. Prints a table; exit status 1 when a run did not find its bug.
 """
@@ -37,7 +37,7 @@ def caught(result: Result) -> bool:
     return any(violation.kind != "run did not end" for violation in result.violations)
 
 
-def main(seeds: int) -> int:
+def main(seeds: int, names: Sequence[str]) -> int:
     """Run them all."""
     logging.getLogger("gym_capture").setLevel(logging.CRITICAL)
     missed = 0
@@ -46,7 +46,8 @@ def main(seeds: int) -> int:
         try:
             _say(HEAD)
             _say(["---"] * len(HEAD))
-            for name, faults in BROKEN.items():
+            for name in names:
+                faults = BROKEN[name]
                 plans = [plan_of(seed, faults[seed % len(faults)], name) for seed in range(1, seeds + 1)]
                 results = [lab.run(plan) for plan in plans]
                 for result in results:
@@ -65,4 +66,4 @@ def _say(cells: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or list(BROKEN)))
