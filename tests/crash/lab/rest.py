@@ -12,7 +12,7 @@ from tests.crash.lab.collector import Collector
 from tests.crash.lab.journal import History
 from tests.crash.lab.workload import digest_of
 
-REST_S = 60.0
+REST_S = 180.0
 
 
 async def come_to_rest(capture: Any, collector: Collector, directory: Path) -> dict[str, Any]:

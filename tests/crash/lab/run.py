@@ -21,11 +21,10 @@ from tests.crash.lab.faults import FAULTS, NODE_FAULTS
 from tests.crash.lab.network import DisturbedPath
 from tests.crash.lab.plan import Plan
 from tests.crash.lab.rest import come_to_rest, read_stored
-from tests.crash.lab.scene import Scene
+from tests.crash.lab.scene import HEAL_S, Scene
 from tests.crash.lab.workers import actor_on
 from tests.crash.processes import Child
 
-RECOVER_S = 60.0
 AFTER_S = 0.7
 """The load goes on for so long after it has recovered."""
 
@@ -142,7 +141,7 @@ class _Run:
             self._drivers = [self._driver("b"), *([self._driver("c")] if plan.fault.startswith("two") else [])]
         scene.capture = await asyncio.to_thread(gym_capture.start, scene.config())
         for driver in self._drivers:
-            assert (await asyncio.to_thread(driver.hear, 90.0))["ready"]
+            assert (await asyncio.to_thread(driver.hear, HEAL_S))["ready"]
         scene.lose_driver = self._lose_driver
 
     def _driver(self, name: str) -> Child:
@@ -152,7 +151,7 @@ class _Run:
         """Kill the second driver, workers and all, and let another go on with its rollouts."""
         self._drivers.pop().end()
         self._drivers.append(self._driver("b"))
-        assert (await asyncio.to_thread(self._drivers[0].hear, 90.0))["ready"]
+        assert (await asyncio.to_thread(self._drivers[0].hear, HEAL_S))["ready"]
 
     async def _load(self) -> None:
         scene, plan = self._scene, self._plan
@@ -166,15 +165,15 @@ class _Run:
             await asyncio.sleep(plan.warm_s)
             at = time.monotonic()
             await FAULTS[plan.fault](scene)
-            await scene.until(lambda: scene.acknowledged_after(at), "a write after the fault", RECOVER_S)
+            await scene.until(lambda: scene.acknowledged_after(at), "a write after the fault")
             await asyncio.sleep(AFTER_S)
         finally:
             collector.stopping.set()
             for driver in self._drivers:
                 driver.say("stop")
-            await asyncio.wait_for(running, 120.0)
+            await asyncio.wait_for(running, HEAL_S)
             for driver in self._drivers:
-                assert (await asyncio.to_thread(driver.hear, 120.0))["done"]
+                assert (await asyncio.to_thread(driver.hear, HEAL_S))["done"]
 
     async def _rest(self) -> None:
         scene, collector = self._scene, self._scene.collector

@@ -26,8 +26,8 @@ from tests.crash.lab.plan import Plan
 
 T = TypeVar("T")
 
-HEAL_S = 60.0
-"""No state of a run is awaited longer."""
+HEAL_S = 240.0
+"""No state of a run is awaited longer. A busy machine may take a minute for one process; what it took is told."""
 
 
 class Scene:

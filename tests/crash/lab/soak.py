@@ -38,7 +38,7 @@ from tests.crash.lab.plan import Plan
 from tests.crash.lab.process_series import look_at
 from tests.crash.lab.rest import come_to_rest, read_stored
 from tests.crash.lab.run import driver_of
-from tests.crash.lab.scene import Scene
+from tests.crash.lab.scene import HEAL_S, Scene
 from tests.crash.lab.soak_report import Soaked, markdown
 from tests.crash.lab.workers import actor_on
 from tests.crash.processes import Child
@@ -68,7 +68,6 @@ KEEPS_OWNER = (
 )
 """Those that leave the owner's process alive."""
 
-RECOVER_S = 120.0
 LOOK_S = 5.0
 PAUSE_S = (1.0, 4.0)
 
@@ -166,7 +165,7 @@ class Soak:
         for name in ("b", "lasting"):
             self._drivers[name] = driver_of(scene, name)
         for driver in self._drivers.values():
-            assert (await asyncio.to_thread(driver.hear, 120.0))["ready"]
+            assert (await asyncio.to_thread(driver.hear, HEAL_S))["ready"]
         scene.collector = Collector(self._plan, scene.capture, str(scene.directory), scene.journal, scene.actors, "a")
         self._collecting = asyncio.ensure_future(scene.collector.run())
         await scene.until(lambda: scene.acknowledged_after(self._began), "a first write")
@@ -174,7 +173,7 @@ class Soak:
     async def _lose_driver(self) -> None:
         self._drivers.pop("b").end()
         self._drivers["b"] = driver_of(self._scene, "b")
-        assert (await asyncio.to_thread(self._drivers["b"].hear, 120.0))["ready"]
+        assert (await asyncio.to_thread(self._drivers["b"].hear, HEAL_S))["ready"]
 
     async def _end(self) -> None:
         scene, soaked = self._scene, self.soaked
@@ -183,9 +182,9 @@ class Soak:
         scene.collector.stopping.set()
         for driver in self._drivers.values():
             driver.say("stop")
-        await asyncio.wait_for(self._collecting, 180.0)
+        await asyncio.wait_for(self._collecting, HEAL_S)
         for driver in self._drivers.values():
-            assert (await asyncio.to_thread(driver.hear, 180.0))["done"]
+            assert (await asyncio.to_thread(driver.hear, HEAL_S))["done"]
         stats = await come_to_rest(scene.capture, scene.collector, scene.directory)
         await scene.capture.stop()
         soaked.seconds = time.monotonic() - self._began
@@ -229,7 +228,7 @@ class Soak:
             await asyncio.sleep(3.0)
         await FAULTS[name](scene)
         over = time.monotonic()
-        await scene.until(lambda: scene.acknowledged_after(over, acks), f"a write after {name}", RECOVER_S)
+        await scene.until(lambda: scene.acknowledged_after(over, acks), f"a write after {name}")
         at = next(iter(scene.history().faults[faults:]), (start, ""))[0]
         recovered = scene.acknowledged_after(at, acks)
         assert recovered is not None
