@@ -102,6 +102,7 @@ class CaptureService:
         self.waiters = Waiters(self._outstanding, self.tenure.check, lambda: self.tenure.groups_started)
         self._serving_clock = ServingClock(clock, settings.tick_s)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unsure: list[Session] = []
         self._left = False
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -290,6 +291,25 @@ class CaptureService:
             # Whoever thaws finds the connection closed, says hello again and is told what it has lost.
             if not self.ledger.clients[session.client].live:
                 session.end()
+
+    def answer_when_sure(self, session: Session) -> None:
+        """Answer a client's beat once it is known that the directory is still ours.
+
+        An owner whose disk hangs may have a successor by then, and cannot know. Were it to answer, its clients would
+        stay with it until the successor takes their claims for lost.
+        """
+        self._unsure.append(session)
+        if len(self._unsure) == 1:
+            self._spawn(self._become_sure())
+
+    async def _become_sure(self) -> None:
+        ours = False
+        try:
+            ours = await self.tenure.check()
+        finally:
+            waiting, self._unsure = self._unsure, []
+        for session in waiting if ours else ():
+            session.answer_beat()
 
     # -- connections --------------------------------------------------------------------------------------------
 

@@ -23,12 +23,17 @@ from gym_capture.storage.segments import SegmentWriter
 
 
 class OwnedLog:
-    """Made by `open`; one call at a time."""
+    """Made by `open`; one call at a time.
+
+    Attributes:
+        ours_at: when `OWNER` was looked up last and still named this epoch, monotonic seconds.
+    """
 
     def __init__(self, ownership: Ownership, writer: SegmentWriter, report: RecoveryReport) -> None:
         self.ownership = ownership
         self.writer = writer
         self.report = report
+        self.ours_at = ownership.clock.monotonic()
 
     @property
     def epoch(self) -> int:
@@ -44,15 +49,17 @@ class OwnedLog:
         """
         self.writer.append(frames)
         self.writer.sync()
-        self.ownership.check()
+        self.check()
 
     def check(self) -> None:
         """Raises Superseded or OSError unless the directory is still ours."""
+        began = self.ownership.clock.monotonic()
         self.ownership.check()
+        self.ours_at = began
 
     def beat(self) -> None:
         """Show that the owner lives, if it still is the owner. Raises like `check`."""
-        self.ownership.check()
+        self.check()
         self.ownership.beat()
 
     def close(self) -> None:

@@ -150,6 +150,10 @@ class Session:
         if not self._ended:
             self._send(encode_message(message, body))
 
+    def answer_beat(self) -> None:
+        """Tell the client that its owner is there."""
+        self.send(BeatReply(self._service.epoch))
+
     def set_paused(self, paused: bool) -> None:
         """Stop or resume reading."""
         if paused != self.paused and not self._ended:
@@ -277,7 +281,10 @@ class Session:
         kind = type(message)
         if kind is Beat:
             service.ledger.renew(self.client, service.now())
-            self.send(BeatReply(service.epoch))
+            if service.tenure.sure:
+                self.answer_beat()
+            else:
+                service.answer_when_sure(self)
         elif kind is Call:
             service.ledger.renew(self.client, service.now())
             self._call(message)

@@ -126,6 +126,12 @@ class Tenure:
             "acknowledged before is safe; try again later."
         )
 
+    @property
+    def sure(self) -> bool:
+        """Whether the directory was still ours a moment ago (a third of a lease at most)."""
+        log = self.log
+        return log is not None and self._clock.monotonic() - log.ours_at <= self._settings.lease_s / 3
+
     async def available(self) -> None:
         """Return while serving; while the directory is being taken anew, wait for it up to `reopen_wait_s`.
 

@@ -58,6 +58,33 @@ async def test_a_frozen_owner_expires_nobody_for_the_time_it_was_away() -> None:
         assert reasons(bench) is None
 
 
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_leaves_a_beat_unanswered_until_it_can() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        looked, hanging = asyncio.Event(), asyncio.Event()
+        check = bench.service.tenure.check
+
+        async def hang() -> bool:
+            looked.set()
+            await hanging.wait()
+            return await check()
+
+        bench.service.tenure.check = hang  # type: ignore[method-assign]  # a disk that does not answer
+        bench.clock.advance(bench.service.settings.lease_s / 3)
+        await client.beat()
+        assert not looked.is_set(), "it has looked a moment ago"
+        bench.clock.advance(0.1)
+        first, second = asyncio.ensure_future(client.beat()), asyncio.ensure_future(client.beat())
+        await looked.wait()
+        await turns()
+        assert not first.done()
+        assert not second.done()
+        hanging.set()
+        await asyncio.gather(first, second)
+        await client.beat()
+        assert bench.service.stats()["counts"].get("faults", 0) == 0
+
+
 async def test_what_had_arrived_before_the_lease_was_looked_at_counts() -> None:
     async with serving() as bench:
         client = await bench.client()
