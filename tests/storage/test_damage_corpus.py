@@ -5,12 +5,14 @@ A sample of all cases runs with the tests; `make damage` runs every one.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
 from gym_capture.errors import CaptureDirectoryError, FormatError
+from gym_capture.model.rows import MembersRow
 from gym_capture.storage import names
+from gym_capture.storage.names import SegmentName
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
 from tests.storage.damage_corpus import (
@@ -19,6 +21,7 @@ from tests.storage.damage_corpus import (
     Damage,
     Known,
     fold,
+    frames_of,
     is_intact,
     known_exchanges,
     log_damages,
@@ -93,6 +96,29 @@ def test_what_is_intact_comes_back_and_what_is_lost_is_counted_or_marked(
         after = stopped.copy()
         damage.apply(after)
         check_reader(damage, stopped, after, known)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_what_a_segment_lost_together_with_its_list_of_rollouts_is_told(
+    stopped: FaultyDisk, known: list[Known]
+) -> None:
+    frames = frames_of(stopped)
+    lists = [(frame, row) for frame in frames for row in frame.rows if isinstance(row, MembersRow)]
+    tried = 0
+    for (listing, row), frame in product(lists, frames):
+        if (row.epoch, row.segment) != (frame.ref.epoch, frame.ref.segment) or listing is frame:
+            continue
+        after = stopped.copy()
+        for each in (listing, frame):
+            file = SegmentName(each.ref.epoch, each.ref.segment).file
+            after.put(file, flipped(after.content(file), each.offset + 60))  # within its rows
+        damage = Damage(f"frame at {frame.offset} of {(row.epoch, row.segment)} and its list", file, lambda _: None)
+        check_reader(damage, stopped, after, known)
+        tried += 1
+    assert tried > 10
 
 
 def test_an_owner_that_recovers_says_what_a_reader_says_before_and_after(
