@@ -174,10 +174,13 @@ class LogScan:
                     return dict.fromkeys(row.rollouts, 0)
         return None
 
-    def rollouts_in(self, name: SegmentName) -> list[str]:
-        """The rollouts that the part of a segment that counts had rows of, as far as they are known."""
+    def rollouts_in(self, name: SegmentName) -> list[str] | None:
+        """The rollouts that the part of a segment that counts had rows of; None where damage took their list."""
         done = self._passes.get(name)
-        return sorted({**(self._listed(name) or {}), **(done.rollouts if done is not None else {})})
+        listed = self._listed(name)
+        if listed is None and not self.plan.is_open(name) and (done is None or done.damaged or done.filled):
+            return None
+        return sorted({**(listed or {}), **(done.rollouts if done is not None else {})})
 
     def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
         """Read the header. False: there is none yet."""

@@ -267,7 +267,9 @@ def _open(
     frames: list[list[Row]] = [[opening, *cuts]]
     if cuts:
         members = [
-            MembersRow(cut.epoch, cut.segment, scan.rollouts_in(SegmentName(cut.epoch, cut.segment))) for cut in fresh
+            MembersRow(cut.epoch, cut.segment, found)
+            for cut in fresh
+            if (found := scan.rollouts_in(SegmentName(cut.epoch, cut.segment))) is not None
         ]
         frames.append([*cuts, *members])
     if marks:

@@ -86,8 +86,8 @@ class Model:
         call = self.calls[number]
         assert number not in self.seen
         self.seen[number] = time.monotonic()
-        if call.point == BEFORE_FIRST:
-            await self._hang(call)
+        if call.point in (IN_CLAIM, BEFORE_FIRST):
+            await self._hang(call)  # a cancellation that was meant for the claim may come later than its answer
         *pieces, last = pieces_of(number)
         for sent, piece in enumerate(pieces):
             if call.point == IN_STREAM and sent == call.after:

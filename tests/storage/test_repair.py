@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, FormatError, MissingRunMarker
+from gym_capture.model.rows import MembersRow
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.names import SegmentName
@@ -22,6 +23,7 @@ from tests.storage.damage_corpus import (
     ROLLOUTS,
     Damage,
     fold,
+    frames_of,
     log_damages,
     removed,
     rewritten,
@@ -92,6 +94,22 @@ def test_after_a_repair_the_log_says_what_it_said_and_only_what_is_lost_is_unsou
         owner.stop()
         assert said(fold(disk)[0]) == before, damage.label
     assert mended > SAMPLE // 3
+
+
+def test_who_may_be_concerned_is_the_same_after_a_repair_where_a_list_of_rollouts_was_damaged(
+    stopped: FaultyDisk,
+) -> None:
+    lists = [frame for frame in frames_of(stopped) if any(isinstance(row, MembersRow) for row in frame.rows)]
+    assert lists
+    for frame in lists:
+        disk = stopped.copy()
+        file = SegmentName(frame.ref.epoch, frame.ref.segment).file
+        content = bytearray(disk.content(file))
+        content[frame.offset + 60] ^= 1  # within its rows
+        disk.put(file, bytes(content))
+        before = said(fold(disk)[0])
+        assert mend(disk.view()).epoch
+        assert said(fold(disk)[0]) == before
 
 
 def test_what_was_lost_is_told_until_its_rollouts_are_cleared(stopped: FaultyDisk) -> None:
