@@ -1,4 +1,4 @@
-"""How several processes share the tests (`pytest -n`): a file is one's; those that use the session's Ray are two shares.
+"""How several processes share the tests (`pytest -n`): a file is one's, and so are all that use the session's Ray.
 
 Files that start clusters and kill processes come first, for they take long: the many short ones fill up the end.
 """
@@ -11,9 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CLUSTERS = ("tests on the session's Ray: the owner alone", "tests on the session's Ray: the rest")
-"""Two shares of about the same length, so that two processes start that cluster. A file left out by mistake costs another
-cluster and no more."""
+CLUSTER = "tests on the session's Ray"
+"""One share, so that one process starts that cluster. A file left out by mistake costs another cluster and no more."""
 
 _ON_THE_CLUSTER = re.compile(r"\b(ray_cluster: |capture_config: |namespace: str\b)")
 """A test, or a fixture of its file, that takes one of the fixtures of `tests.ray_cluster`."""
@@ -23,20 +22,18 @@ _LONG = re.compile(r"pytest\.mark\.(ray|crash)\b")
 
 @cache
 def share_of(file: str) -> str:
-    """The share that a file of tests belongs to: its own, or one of the cluster's.
+    """The share that a file of tests belongs to: its own, or the cluster's.
 
     Args:
         file: relative to the checkout.
     """
-    if not _ON_THE_CLUSTER.search((ROOT / file).read_text(encoding="utf-8")):
-        return file
-    return CLUSTERS[0] if file.startswith(("tests/actor/", "tests/crash/")) else CLUSTERS[1]
+    return CLUSTER if _ON_THE_CLUSTER.search((ROOT / file).read_text(encoding="utf-8")) else file
 
 
 @cache
 def place_of(file: str) -> int:
-    """Where its share stands: the clusters' first, then what takes long, then the rest."""
-    if share_of(file) in CLUSTERS:
+    """Where its share stands: the cluster's first, then what takes long, then the rest."""
+    if share_of(file) == CLUSTER:
         return 0
     return 1 if _LONG.search((ROOT / file).read_text(encoding="utf-8")) else 2
 
