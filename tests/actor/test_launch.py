@@ -247,8 +247,10 @@ def test_two_drivers_that_race_get_one_owner(ray_cluster: Any, capture_config: d
     assert sorted([created, other[2]]) == ["0", "1"]
 
 
-def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, launched: Launched) -> None:
+def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, capture_config: dict[str, Any]) -> None:
     ray = ray_cluster
+    # Nobody renews the lease here, and it has to last until all of them wait.
+    launched = start({**capture_config, "capture": {**capture_config["capture"], "lease_s": 300.0}})
     endpoint = ray.get(launched.handle.endpoint.remote())
     pipe = ray.get(launched.handle.tunnel_open.remote("ab" * 16))
     say = Says(endpoint)
@@ -256,7 +258,7 @@ def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, launched: La
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 2, say.claim("r", 1))) == 2
     last, _ = ray.get(launched.handle.tunnel_poll.remote(pipe, 0, 10.0))
     assert last >= 1
-    parked = [launched.handle.quiesce.remote("r", 60.0) for _ in range(2_500)]
+    parked = [launched.handle.quiesce.remote("r", 240.0) for _ in range(2_500)]
     wait_until(lambda: ray.get(launched.handle.stats.remote())["waiters"] == len(parked), "all of them wait")
     before = time.monotonic()
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 3, say.claim("other", 2))) == 3
