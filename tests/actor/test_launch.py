@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -260,10 +259,10 @@ def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, capture_conf
     assert last >= 1
     parked = [launched.handle.quiesce.remote("r", 240.0) for _ in range(2_500)]
     wait_until(lambda: ray.get(launched.handle.stats.remote())["waiters"] == len(parked), "all of them wait")
-    before = time.monotonic()
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 3, say.claim("other", 2))) == 3
-    taken_s = time.monotonic() - before
-    assert taken_s < 30.0, "well before the first of them is given up"
+    answered, _ = ray.get(launched.handle.tunnel_poll.remote(pipe, last, 60.0))
+    assert answered > last
+    assert ray.get(launched.handle.stats.remote())["waiters"] == len(parked), "it was answered while all of them wait"
     assert ray.get(launched.handle.tunnel_push.remote(pipe, 4, say.release("r", 1))) == 4
     assert all(ray.get(parked, timeout=60))
 
