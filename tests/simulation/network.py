@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gym_capture.client.transport import Message
 from gym_capture.errors import OwnerUnavailable
@@ -24,12 +24,33 @@ if TYPE_CHECKING:
     from tests.simulation.owners import OwnerProcess
 
 
+class Connection(Protocol):
+    """What faults of the network befall: a stream's link, or a call of Ray's."""
+
+    client: Process
+    owner: OwnerProcess
+
+    def cut(self) -> None:
+        """It breaks."""
+
+    def stall(self) -> None:
+        """From now on nothing reaches the owner."""
+
+    def give_up(self, linger_s: float) -> None:
+        """The client takes it for broken; what it sent arrives all the same, so much later."""
+
+    def release(self) -> None:
+        """What was held back by a partition goes on."""
+
+
 class Network:
     """Who can reach whom, and how late.
 
     Attributes:
         latency_s: mean delay of a message.
         cut_off: clients that reach nobody now.
+        links: streams that are open, and Ray's calls that are under way.
+        calls_again: how many of Ray's calls were made more than once.
     """
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
@@ -37,7 +58,8 @@ class Network:
         self.random = random
         self.latency_s = 0.001
         self.cut_off: set[Process] = set()
-        self.links: list[SimLink] = []
+        self.links: list[Connection] = []
+        self.calls_again = 0
 
     def delay(self) -> float:
         """How late the next message is."""

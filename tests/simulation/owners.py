@@ -9,6 +9,8 @@ from random import Random
 
 import msgspec
 
+from gym_capture.actor.owner import IDLE_LEASES
+from gym_capture.actor.tunnel import Message, Tunnel
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
 from gym_capture.service.capture_service import CaptureService
@@ -73,6 +75,8 @@ class OwnerProcess:
             )
         )
 
+        self.tunnel = Tunnel(self.service.connect, IDLE_LEASES * world.settings.lease_s)
+
     async def serve(self, takeover: bool) -> None:
         """Open the service; a process that cannot leaves."""
         try:
@@ -81,6 +85,26 @@ class OwnerProcess:
             self._leave(f"could not open: {error}")
         else:
             self.opened = True
+
+    # -- what Ray's calls reach (`capture_actor`) -----------------------------------------------------------------
+
+    async def tunnel_open(self, client_hex: str) -> str:
+        """See `Tunnel.open`."""
+        if not self.opened:
+            raise OwnerUnavailable("the owner does not serve yet")
+        return self.tunnel.open(client_hex)
+
+    async def tunnel_push(self, pipe: str, first_number: int, messages: list[Message]) -> int:
+        """See `Tunnel.push`."""
+        return await self.tunnel.push(pipe, first_number, messages)
+
+    async def tunnel_poll(self, pipe: str, after: int, timeout_s: float) -> tuple[int, list[Message]]:
+        """See `Tunnel.poll`."""
+        return await self.tunnel.poll(pipe, after, timeout_s)
+
+    async def tunnel_close(self, pipe: str) -> None:
+        """See `Tunnel.close`."""
+        self.tunnel.close(pipe)
 
     @property
     def process_number(self) -> int:
@@ -101,6 +125,7 @@ class Actors:
         disk: the shared directory.
         settings: all owners'.
         disk_host: the host whose page cache is the disk's; owners elsewhere see what was synced.
+        context: Ray's own; it is no part of the processes that it restarts.
         current: the last incarnation of each actor.
         everyone: every owner process there ever was.
         doom: what is to befall the next process that starts.
@@ -117,8 +142,7 @@ class Actors:
         self.everyone: list[OwnerProcess] = []
         self.doom: Callable[[OwnerProcess], None] | None = None
         self._retired: set[str] = set()
-        # Ray is no part of the process that it restarts.
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
         create_or_adopt_run(self.disk.view())
 
     def start(self, actor_id: str, *, takeover: bool = False, host: str | None = None) -> OwnerProcess:
@@ -172,7 +196,7 @@ class Actors:
     def _restart(self, owner: OwnerProcess, after_s: tuple[float, float], host: str | None = None) -> None:
         if self.current.get(owner.actor_id) is not owner or owner.actor_id in self._retired:
             return
-        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner, host, context=self._context)
+        self.loop.call_later(self.random.uniform(*after_s), self._start_again, owner, host, context=self.context)
 
     def _start_again(self, owner: OwnerProcess, host: str | None) -> None:
         if self.current.get(owner.actor_id) is owner and owner.actor_id not in self._retired:
@@ -195,10 +219,15 @@ class Actors:
 
     def by_actor(self, client: Process) -> SimLink:
         """Some actor's present incarnation, as Ray knows it."""
+        owner = self.opened()
+        return self._link(client, owner, owner.service.token, owner.service.run)
+
+    def opened(self) -> OwnerProcess:
+        """Some actor's present incarnation."""
         owner = self.random.choice(list(self.current.values()))
         if not owner.opened:
             raise OwnerUnavailable("the actor is not up")
-        return self._link(client, owner, owner.service.token, owner.service.run)
+        return owner
 
     def _link(self, client: Process, owner: OwnerProcess, token: str, run: str) -> SimLink:
         if not owner.process.alive:

@@ -87,6 +87,8 @@ HANGING_POINTS = tuple(
 )
 ERROR_POINTS = tuple(fault_points.before(name) for name in (fault_points.APPEND, fault_points.SYNC))
 LATE_S = 400.0
+RAY_CALLS = 0.25
+"""Of so many clients the messages go by Ray's calls."""
 
 
 class Fault(NamedTuple):
@@ -131,6 +133,7 @@ def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
             loop.run_until_complete(simulation.play())
         outcome.violations = simulation.register.violations
         outcome.counts = simulation.register.counts
+        outcome.counts["Ray's calls made again"] += simulation.network.calls_again
     finally:
         outcome.turns, outcome.seconds = loop.turns, loop.time()
         loop.bury()
@@ -141,6 +144,7 @@ def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
 class _Simulation:
     def __init__(self, loop: SimLoop, seed: int, faults: Sequence[Fault]) -> None:
         self.loop = loop
+        self.seed = seed
         self.random = Random(f"simulation {seed}")
         self.faults = faults
         self.register = Register()
@@ -149,16 +153,19 @@ class _Simulation:
         self.driver: ClientProcess
         self.workers: list[ClientProcess]
 
+    def _client(self, name: str) -> ClientProcess:
+        by_ray_calls = Random(f"{name}'s way {self.seed}").random() < RAY_CALLS
+        self.register.counts["clients by Ray's calls" if by_ray_calls else "clients by stream"] += 1
+        return ClientProcess(self.loop, self.actors, self.random, name, by_ray_calls=by_ray_calls)
+
     # -- from beginning to end ----------------------------------------------------------------------------------
 
     async def play(self) -> None:
         random = self.random
         self.network.latency_s = random.choice([0.0005, 0.005, 0.05])
         self.actors.start(ACTOR)
-        self.driver = ClientProcess(self.loop, self.actors, random, "driver")
-        self.workers = [
-            ClientProcess(self.loop, self.actors, random, f"worker-{n}") for n in range(random.randint(1, 3))
-        ]
+        self.driver = self._client("driver")
+        self.workers = [self._client(f"worker-{n}") for n in range(random.randint(1, 3))]
         workload = Workload(
             self.loop,
             random,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
 import pytest
 
+from tests.simulation import schedule
 from tests.simulation.explore import outcome_of, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.schedule import FAULTS, Fault, faults_of
@@ -43,9 +45,23 @@ def test_no_schedule_violates_the_contract(first: int) -> None:
     assert failed == {}
 
 
-def test_a_seed_replays_exactly() -> None:
+@pytest.mark.parametrize("ray_calls", [0.0, 1.0])
+def test_a_seed_replays_exactly(monkeypatch: pytest.MonkeyPatch, ray_calls: float) -> None:
+    monkeypatch.setattr(schedule, "RAY_CALLS", ray_calls)
     once, again = outcome_of(7), outcome_of(7)
     assert (once.turns, once.seconds, once.counts) == (again.turns, again.seconds, again.counts)
+
+
+def test_nothing_is_violated_where_all_messages_go_by_rays_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "RAY_CALLS", 1.0)
+    counts: Counter[str] = Counter()
+    for seed in range(40):
+        outcome = outcome_of(seed)
+        assert outcome.violations == [], seed
+        counts += outcome.counts
+    assert counts["durable"] > 200
+    assert counts["clients by stream"] == 0
+    assert counts["Ray's calls made again"] > 50
 
 
 def test_every_fault_is_among_the_schedules() -> None:

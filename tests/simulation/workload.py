@@ -13,12 +13,15 @@ from gym_capture.client.core import ClientCore
 from gym_capture.client.loop_host import LoopHost
 from gym_capture.client.operations import ClaimState
 from gym_capture.client.options import ClientOptions
+from gym_capture.client.ray_transport import RayTransport
 from gym_capture.client.rollout import RolloutHandle
+from gym_capture.client.transport import Transport
 from gym_capture.errors import GymCaptureError
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.storage.store import CaptureStore
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.owners import Actors, SeededEntropy, SimTransport
+from tests.simulation.ray_calls import SimLookup
 from tests.simulation.register import Call, Clear, Register
 
 OPTIONS = ClientOptions(patience_s=60.0, drain_timeout_s=20.0, connect_timeout_s=10.0)
@@ -44,14 +47,20 @@ class SimDirectoryReader:
 
 
 class ClientProcess:
-    """A process with a capture client in it."""
+    """A process with a capture client in it.
 
-    def __init__(self, loop: SimLoop, actors: Actors, random: Random, name: str) -> None:
+    Args:
+        by_ray_calls: it reaches the owner through calls of the actor, not by a stream.
+    """
+
+    def __init__(self, loop: SimLoop, actors: Actors, random: Random, name: str, *, by_ray_calls: bool = False) -> None:
         self.process = Process(loop, name, wall_offset_s=random.uniform(-30.0, 30.0))
         self.process.monotonic_offset_s = random.uniform(0.0, 1e6)
         self.ended = False
         clock, entropy = ProcessClock(loop, self.process), SeededEntropy(random)
-        transport = SimTransport(actors, self.process)
+        transport: Transport = SimTransport(actors, self.process)
+        if by_ray_calls:
+            transport = RayTransport(SimLookup(actors, self.process))
 
         def make() -> CaptureClient:
             core = ClientCore(transport, OPTIONS, clock=clock, entropy=entropy, loop=loop, executor=None)
