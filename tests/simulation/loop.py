@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import selectors
+import heapq
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 _PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("simulated_process")
@@ -42,7 +42,7 @@ class Process:
         self.context = contextvars.copy_context()
         self.context.run(_PROCESS.set, self)
         self._loop = loop
-        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...], contextvars.Context]] = []
+        self._backlog: list[asyncio.Handle] = []
         loop.processes.append(self)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -57,10 +57,10 @@ class Process:
         """A callback of this process."""
         self._loop.call_later(delay_s, function, *args, context=self.context)
 
-    def take(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> bool:
+    def take(self, callback: asyncio.Handle) -> bool:
         """Whether a callback may run now; while frozen it is kept."""
         if self.frozen and self.alive:
-            self._backlog.append((callback, args, context))
+            self._backlog.append(callback)
         return self.alive and not self.frozen
 
     # -- what happens to it -------------------------------------------------------------------------------------
@@ -83,8 +83,7 @@ class Process:
         self.frozen = False
         self.end_outage("frozen")
         backlog, self._backlog = self._backlog, []
-        for callback, args, context in backlog:
-            self._loop.call_soon(callback, *args, context=context)
+        self._loop.go_on_with(backlog)
 
     def begin_outage(self, cause: str) -> None:
         """Nobody hears of it from now on."""
@@ -102,71 +101,57 @@ class Process:
         return sum(min(until, end) - since for since, until in outages if since <= end and until >= start)
 
 
-class _Guard:
-    """A callback that asks its process first."""
+class SimLoop(asyncio.BaseEventLoop):
+    """For one thread, without sockets. It goes round as asyncio's does, but asks whose a callback is before it runs."""
 
-    __slots__ = ("_callback", "_context", "_process")
-
-    def __init__(self, process: Process, callback: Callable[..., object], context: contextvars.Context) -> None:
-        self._process = process
-        self._callback = callback
-        self._context = context
-
-    def __call__(self, *args: Any) -> None:
-        if self._process.take(self._callback, args, self._context):
-            self._callback(*args)
-
-
-class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
-        self.turns = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("deadlock: nothing can run and no timer is set")
-        self.now += timeout
-        self.turns += 1
-        return []
-
-
-class SimLoop(asyncio.SelectorEventLoop):
-    """For one thread, without sockets."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
         self.processes: list[Process] = []
         self.kept: list[asyncio.Task[Any]] = []
         """Tasks of processes that may be dead, so that none is collected before `bury`."""
-        super().__init__(self._jumping)
+        self.turns = 0
+        """How often the loop has gone round."""
+        self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_set = 0
 
     def time(self) -> float:
         """Seconds since the loop was made."""
-        return self._jumping.now
+        return self._now
 
-    @property
-    def turns(self) -> int:
-        """How often the loop has gone round."""
-        return self._jumping.turns
-
-    def call_soon(  # type: ignore[override]  # the types of variadic callbacks are not checked here
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        context = contextvars.copy_context() if context is None else context
-        return super().call_soon(self._guarded(callback, context), *args, context=context)
-
-    def call_at(  # type: ignore[override]  # see call_soon
+    def call_at(  # type: ignore[override]  # the types of variadic callbacks are not checked here
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        context = contextvars.copy_context() if context is None else context
-        return super().call_at(when, self._guarded(callback, context), *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        return timer
 
-    def _guarded(self, callback: Callable[..., object], context: contextvars.Context) -> Callable[..., object]:
-        process = context.get(_PROCESS)
-        if process is None or type(callback) is _Guard:
-            return callback
-        return _Guard(process, callback, context)
+    def _write_to_self(self) -> None:
+        """Nothing to wake: what other threads would do here is done in this one."""
+
+    def go_on_with(self, callbacks: Iterable[asyncio.Handle]) -> None:
+        """Run these in order, as soon as it is their turn."""
+        self._ready.extend(callbacks)  # type: ignore[attr-defined]  # BaseEventLoop's own queue
+
+    def _run_once(self) -> None:
+        timers, ready = self._timers, self._ready  # type: ignore[attr-defined]  # BaseEventLoop's own queue
+        self.turns += 1
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise RuntimeError("deadlock: nothing can run and no timer is set")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(_PROCESS)
+            if process is None or process.take(handle):
+                handle._run()
 
     def bury(self) -> None:
         """The end of a schedule: no process runs any more, and no task is left to complain of it."""
