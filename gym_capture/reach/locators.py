@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +20,22 @@ ACTOR_ANSWER_S = 20.0
 """How long an actor may take to say where it listens: it may be restarting."""
 
 
+_inherited = False
+"""Whether this process is a fork of one that was connected to Ray. Ray's threads stayed there: its calls hang here."""
+
+
 def ray_is_initialised() -> bool:
-    """Whether this process is connected to a Ray cluster. Never loads Ray."""
+    """Whether this process is connected to a Ray cluster, and not by its parent's connection. Never loads Ray."""
     ray = sys.modules.get("ray")
-    return ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())
+    return not _inherited and ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = _inherited or ray_is_initialised()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class DirectoryLocator:
@@ -80,9 +93,14 @@ class ActorLocator:
 
     async def _ask(self) -> tuple[Any, Endpoint]:
         if not ray_is_initialised():
+            why = (
+                "was forked off one that is connected to Ray, whose calls hang in it"
+                if _inherited
+                else ("is not connected to Ray")
+            )
             raise OwnerUnavailable(
-                f"actor {self._name} cannot be asked: this process is not connected to Ray. Nothing was sent; call "
-                "ray.init() first, or connect by the capture directory."
+                f"actor {self._name} cannot be asked: this process {why}. Nothing was sent; connect by the capture "
+                "directory, or in a process that calls ray.init() itself."
             )
         from ray.exceptions import RayError
 
