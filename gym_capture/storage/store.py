@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.evidence import gather_evidence
-from gym_capture.model.exchange import PAYLOADS, open_exchange, payloads_of
+from gym_capture.model.exchange import PAYLOADS, encode_fields, open_exchange, payloads_of
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.merge import RolloutEvidence
@@ -24,6 +24,7 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.parts import open_parts
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord, claim_of, standing_of
 from gym_capture.storage.verify import VerifyReport, verify_log
 
 _RECORD, _META = int(PartKind.RECORD), int(PartKind.META)
@@ -88,6 +89,58 @@ class CaptureStore:
         in_log = {state.id for state in self._ledger.rollouts.values() if _has_evidence(state)}
         beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
         return sorted(in_log | beside)
+
+    def standings(self) -> list[RolloutStanding]:
+        """How every rollout stands, sorted by id: those, too, that were begun (cleared, merged) and have nothing.
+
+        No record is read, and no file of NeMo Gym's.
+        """
+        beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
+        found = [standing_of(state) for state in self._ledger.rollouts.values() if state.id not in beside]
+        found += map(self._standing_beside, beside)
+        found.sort()
+        return found
+
+    def standing(self, rollout_id: str) -> RolloutStanding:
+        """How one rollout stands; one that is nowhere has nothing."""
+        validate_rollout_id(rollout_id)
+        state = self._ledger.rollouts.get(rollout_id)
+        if self._in_log(rollout_id) is None and self._nemo_gym.has(rollout_id):
+            return self._standing_beside(rollout_id)
+        if state is None:
+            return RolloutStanding(rollout_id, 0, 0, reasons=self._ledger.view(rollout_id).reasons)
+        return standing_of(state)
+
+    def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
+        """The RECORD parts of a rollout's calls, from call index `first` on; its holes are left out.
+
+        `evidence` reads the same for a merge; this is for whoever reads the records of many rollouts.
+        """
+        validate_rollout_id(rollout_id)
+        state = self._in_log(rollout_id)
+        if state is None:
+            yield from self._records_beside(rollout_id, first)
+            return
+        # Entries are in call order; a call index is at most that of its place, if damage swallowed some before it.
+        for entry in state.entries[max(0, first - state.holes) :]:
+            if entry.call_index < first:
+                continue
+            parts = entry.parts
+            stored = sum(part.length for part in parts)
+            try:
+                opened = open_parts(self._files, entry, lambda part: part.kind == _RECORD)
+            except DamagedLog:
+                opened = []
+            yield StoredRecord(entry.call_index, opened[0][1] if opened else None, stored)
+
+    def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
+        """The claims that are open, of one rollout or (None) of the whole run, the oldest first."""
+        if rollout_id is None:
+            claims = [claim_of(claim) for claim in self._ledger.open_claims()]
+        else:
+            state = self._ledger.rollouts.get(validate_rollout_id(rollout_id))
+            claims = [] if state is None else [claim_of(claim) for claim in state.open.values()]
+        return sorted(claims, key=lambda claim: (claim.opened_at, claim.rollout_id, claim.model_call_id))
 
     def knows(self, rollout_id: str) -> bool:
         """Whether there is anything of this rollout, be it its clearing."""
@@ -212,6 +265,16 @@ class CaptureStore:
     def _in_log(self, rollout_id: str) -> RolloutState | None:
         state = self._ledger.rollouts.get(rollout_id)
         return state if log_knows(state) else None
+
+    def _standing_beside(self, rollout_id: str) -> RolloutStanding:
+        return RolloutStanding(rollout_id, 0, None, reasons={} if self._nemo_gym.is_incomplete(rollout_id) else None)
+
+    def _records_beside(self, rollout_id: str, first: int) -> Iterator[StoredRecord]:
+        exchanges, damaged = self._nemo_gym.exchanges(rollout_id)
+        readable = dict(exchanges)
+        for index in range(first, len(exchanges) + damaged):
+            exchange = readable.get(index)
+            yield StoredRecord(index, None if exchange is None else encode_fields(derive_fields(exchange)), None)
 
     def _lies_beside(self, rollout_id: str) -> bool:
         """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
