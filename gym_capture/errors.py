@@ -87,6 +87,10 @@ class OwnerNotFound(GymCaptureError):
     """No live owner could be found by what was given; `candidates` lists those that are there."""
 
 
+class RolloutNotFound(GymCaptureError):
+    """A capture directory has no rollout of that id; `nearest` lists those that are most like it."""
+
+
 class OwnerUnavailable(GymCaptureError):
     """The owner is away or cannot write now; nothing was acknowledged, try again later."""
 

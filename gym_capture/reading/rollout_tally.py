@@ -65,6 +65,8 @@ class RolloutTally:
     """Sums over the calls of one generation of a rollout."""
 
     __slots__ = (
+        "_row",
+        "_standing",
         "bytes",
         "damaged",
         "errors",
@@ -81,6 +83,8 @@ class RolloutTally:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
+        self._standing: RolloutStanding | None = None
+        self._row: RolloutRow | None = None
         self.next_index = 0
         self.seen = 0
         self.damaged = 0
@@ -99,6 +103,7 @@ class RolloutTally:
             self._add(call)
 
     def _add(self, call: CallFigures) -> None:
+        self._row = None
         self.next_index = call.call_index + 1
         self.seen += 1
         if call.stored_bytes is not None:
@@ -131,6 +136,11 @@ class RolloutTally:
         Args:
             standing: of the moment up to which calls were added.
         """
+        if self._row is None or self._standing != standing:
+            self._standing, self._row = standing, self._made(standing)
+        return self._row
+
+    def _made(self, standing: RolloutStanding) -> RolloutRow:
         calls = self.seen if standing.calls is None else standing.calls
         damaged = self.damaged + standing.damaged
         return RolloutRow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import LogScan, replay_log
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
-from gym_capture.storage.parts import open_parts
+from gym_capture.storage.parts import open_one_part, open_parts
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord, claim_of, standing_of
@@ -98,7 +99,7 @@ class CaptureStore:
         beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
         found = [standing_of(state) for state in self._ledger.rollouts.values() if state.id not in beside]
         found += map(self._standing_beside, beside)
-        found.sort()
+        found.sort(key=itemgetter(0))
         return found
 
     def standing(self, rollout_id: str) -> RolloutStanding:
@@ -125,13 +126,16 @@ class CaptureStore:
         for entry in state.entries[max(0, first - state.holes) :]:
             if entry.call_index < first:
                 continue
-            parts = entry.parts
-            stored = sum(part.length for part in parts)
-            try:
-                opened = open_parts(self._files, entry, lambda part: part.kind == _RECORD)
-            except DamagedLog:
-                opened = []
-            yield StoredRecord(entry.call_index, opened[0][1] if opened else None, stored)
+            stored = 0
+            record: bytes | None = None
+            for part in entry.parts:
+                stored += part.length
+                if part.kind == _RECORD:
+                    try:
+                        record = open_one_part(self._files, entry.ref, part)
+                    except DamagedLog:
+                        pass  # None says so
+            yield StoredRecord(entry.call_index, record, stored)
 
     def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
         """The claims that are open, of one rollout or (None) of the whole run, the oldest first."""
