@@ -168,14 +168,15 @@ class Threads:
 
     def _look_up(self, call: int, messages: tuple[Message, ...]) -> Place:
         node = depth = extended = extended_depth = 0
+        sharing: int | None = None
         for message in messages:
             following = self._next.get((node, message))
             if following is None:
                 break
             node, depth = following, depth + 1
+            sharing, self._passed[node] = self._passed[node], call
             if node in self._ends:
                 extended, extended_depth = node, depth
-        sharing = self._passed.get(node)
         for message in messages[depth:]:
             child = len(self._next) + 1
             self._next[node, message] = child
