@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -18,6 +19,21 @@ Dir = Annotated[
 DirOption = Annotated[
     Path | None, typer.Option("--dir", help="The run's capture directory, as an option.", show_default=False)
 ]
+
+
+_Word = TypeVar("_Word", bound=str)
+
+
+def one_of(words: Sequence[_Word], given: str, option: str) -> _Word:
+    """The word among `words` that an option was given.
+
+    Raises:
+        ConfigError: it is none of them; the message has them all.
+    """
+    for word in words:
+        if word == given:
+            return word
+    raise ConfigError(f"{option} {given!r} is not known; give one of {', '.join(words)}. Nothing was read.")
 
 
 def one_directory(argument: Path | None, option: Path | None) -> Path | None:

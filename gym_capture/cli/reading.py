@@ -6,7 +6,6 @@ damage, and one that NeMo Gym wrote.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from gym_capture.cli.opened import (
     require_rollout,
     warn_of_damage,
 )
-from gym_capture.cli.options import Debug, Dir, DirOption, Json, directory_and_ids, one_directory
+from gym_capture.cli.options import Debug, Dir, DirOption, Json, directory_and_ids, one_directory, one_of
 from gym_capture.reading.conversation import read_conversation
 from gym_capture.reading.difference import difference_of
 from gym_capture.reading.health import check_health, expected_ids
@@ -33,10 +32,6 @@ from gym_capture.reading.rollout_status import STATUSES
 from gym_capture.reading.run_stats import run_stats
 from gym_capture.storage.store import CaptureStore
 
-Sort = StrEnum("Sort", {name: name for name in SORT_KEYS})
-StatusName = StrEnum("StatusName", {name: name for name in STATUSES})
-BY_ID = Sort("id")
-
 Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="A JSON document a line on stdout; all else goes to stderr.")]
 
@@ -46,11 +41,16 @@ def ls(
     dir_option: DirOption = None,
     text: Annotated[str, typer.Option("--text", help="Only ids that have this in them.", show_default=False)] = "",
     model: Annotated[str, typer.Option("--model", help="Only where such a model answered.", show_default=False)] = "",
-    status: Annotated[StatusName | None, typer.Option("--status", help="Only of this status.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", help=f"Only of this status: {', '.join(STATUSES)}.", autocompletion=lambda: STATUSES),
+    ] = None,
     errors: Annotated[bool, typer.Option("--errors", help="Only with a failed call.")] = False,
     gaps: Annotated[bool, typer.Option("--gaps", help="Only with a gap.")] = False,
     with_open: Annotated[bool, typer.Option("--open", help="Only with an open claim.")] = False,
-    sort: Annotated[Sort, typer.Option("--sort", help="By what.")] = BY_ID,
+    sort: Annotated[
+        str, typer.Option("--sort", help=f"By what: {', '.join(SORT_KEYS)}.", autocompletion=lambda: SORT_KEYS)
+    ] = "id",
     descending: Annotated[bool, typer.Option("--descending", help="The largest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Rows of the page; 0: all.")] = 50,
     offset: Annotated[int, typer.Option("--offset", min=0, help="Rows before the page.")] = 0,
@@ -71,19 +71,19 @@ def ls(
 
     `gym-capture ls DIR --open --live`
     """
-    query = OverviewQuery(
-        text=text,
-        model=model,
-        status=None if status is None else next(name for name in STATUSES if name == status.value),
-        errors=errors,
-        gaps=gaps,
-        open=with_open,
-        sort=next(name for name in SORT_KEYS if name == sort.value),
-        descending=descending,
-        offset=offset,
-        limit=limit or None,
-    )
     with looking(as_json=as_json, debug=debug) as screen:
+        query = OverviewQuery(
+            text=text,
+            model=model,
+            status=None if status is None else one_of(STATUSES, status, "--status"),
+            errors=errors,
+            gaps=gaps,
+            open=with_open,
+            sort=one_of(SORT_KEYS, sort, "--sort"),
+            descending=descending,
+            offset=offset,
+            limit=limit or None,
+        )
         store = open_directory(one_directory(directory, dir_option))
         overview = RolloutOverview(store)
         if live:

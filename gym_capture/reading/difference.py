@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import msgspec
 
@@ -74,7 +75,8 @@ _TOTALS = (
 
 def difference_of(left: Conversation, right: Conversation) -> Difference:
     """Compare two rollouts place by place, in the order in which their calls began."""
-    pairs = [_pair(place, *turns) for place, turns in enumerate(zip_longest(left.turns, right.turns))]
+    offers = _offers(left.turns), _offers(right.turns)
+    pairs = [_pair(place, *turns, offers) for place, turns in enumerate(zip_longest(left.turns, right.turns))]
     parts = next((pair.place for pair in pairs if not (pair.same_request and pair.same_answer)), None)
     return Difference(
         left=left.rollout_id,
@@ -86,7 +88,28 @@ def difference_of(left: Conversation, right: Conversation) -> Difference:
     )
 
 
-def _pair(place: int, left: Turn | None, right: Turn | None) -> TurnPair:
+class _Offer(NamedTuple):
+    """What a request holds besides its history, whether it says so or goes on with what an earlier one said."""
+
+    settings: Mapping[str, str]
+    tools: tuple[str, ...]
+
+
+_Offers = Mapping[int, _Offer]
+
+
+def _offers(turns: Sequence[Turn]) -> _Offers:
+    found: dict[int, _Offer] = {}
+    for turn in turns:
+        earlier = found.get(-1 if turn.after is None else turn.after, _Offer({}, ()))
+        found[turn.call_index] = _Offer(
+            earlier.settings if turn.settings is None else turn.settings,
+            earlier.tools if turn.tools is None else turn.tools,
+        )
+    return found
+
+
+def _pair(place: int, left: Turn | None, right: Turn | None, offers: tuple[_Offers, _Offers]) -> TurnPair:
     if left is None or right is None:
         return TurnPair(
             place=place,
@@ -104,9 +127,10 @@ def _pair(place: int, left: Turn | None, right: Turn | None) -> TurnPair:
         for name in _COMPARED
         if getattr(left, name) != getattr(right, name)
     ]
-    settings = _settings(left.settings or {}, right.settings or {})
-    if left.tools != right.tools:
-        settings.append(Change("tools", _names(left.tools), _names(right.tools)))
+    one, other = offers[0][left.call_index], offers[1][right.call_index]
+    settings = _settings(one.settings, other.settings)
+    if one.tools != other.tools:
+        settings.append(Change("tools", ", ".join(one.tools), ", ".join(other.tools)))
     # A damaged turn says nothing, and nothing is not the same as nothing.
     readable = not left.damaged and not right.damaged
     return TurnPair(
@@ -150,10 +174,6 @@ def _nameless(messages: Sequence[Message]) -> list[tuple[str, list[tuple[str, st
         )
         for message in messages
     ]
-
-
-def _names(tools: Sequence[str] | None) -> str | None:
-    return None if tools is None else ", ".join(tools)
 
 
 def _less(left: int | None, right: int | None) -> int | None:

@@ -155,14 +155,22 @@ def test_messages_with_a_cache_mark_that_moves_go_on_all_the_same() -> None:
 
 def test_a_failed_call_shows_its_error_and_a_body_that_is_no_json_its_text() -> None:
     failed, garbled = turns(
-        chat("a", [user("one")], response={"error": {"message": "slow down"}}, status_code=429, error_category="rate_limit"),
+        chat(
+            "a",
+            [user("one")],
+            response={"error": {"message": "slow down"}},
+            status_code=429,
+            error_category="rate_limit",
+        ),
         chat("b", [user("two")], response=None, response_raw="<html>", status_code=502, at=2),
     )
     assert (failed.error, answered(failed)) == ("rate_limit", ['error error: {"message": "slow down"}'])
     assert (garbled.error, answered(garbled)) == ("status 502", ["response raw: <html>"])
 
 
-@pytest.mark.parametrize("request_", [None, [], "text", {"prompt": "old"}, {"messages": 3}, {"messages": [1, None, {}]}])
+@pytest.mark.parametrize(
+    "request_", [None, [], "text", {"prompt": "old"}, {"messages": 3}, {"messages": [1, None, {}]}]
+)
 def test_a_request_of_any_shape_is_shown(request_: Any) -> None:
     (turn,) = turns(chat("a", [], request=request_))
     assert turn.history in ("none", "start")

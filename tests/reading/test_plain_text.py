@@ -39,7 +39,7 @@ def test_a_block_keeps_its_lines_and_says_how_many_more_there_are() -> None:
     assert plain_block("a\nb") == "a\nb"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(st.characters(categories=("C", "Z", "M", "L"))))
 def test_nothing_that_is_shown_controls_or_reorders(text: str) -> None:
     shown = plain_line(text)
