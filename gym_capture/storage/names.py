@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gym_capture.model.ids import is_rollout_id
+
 RUN = "RUN"
 """Marks the directory as one run's; JSON with the run's uuid."""
 
@@ -96,10 +98,10 @@ def nemo_gym_incomplete_file(rollout_id: str) -> str:
 
 
 def nemo_gym_rollouts_in(names: Iterable[str]) -> set[str]:
-    """The rollout ids that have a NeMo Gym file or marker."""
+    """The rollout ids that have a NeMo Gym file or marker; what stands before the suffix is an id, or it is no such."""
     found: set[str] = set()
     for name in names:
         for suffix in (NEMO_GYM_SUFFIX, NEMO_GYM_INCOMPLETE_SUFFIX):
-            if name.endswith(suffix) and len(name) > len(suffix):
+            if name.endswith(suffix) and is_rollout_id(name.removesuffix(suffix)):
                 found.add(name.removesuffix(suffix))
     return found

@@ -242,6 +242,14 @@ def test_nemo_gyms_files_are_looked_at_where_they_lie(tmp_path: Path) -> None:
     assert "hello there" in look(("show", "7-0"), tmp_path).stdout
 
 
+def test_a_file_whose_name_is_no_rollouts_hides_nobody(tmp_path: Path) -> None:
+    (tmp_path / nemo_gym_file("7-0")).write_text(json.dumps(chat("a", [])) + "\n")
+    (tmp_path / nemo_gym_file("-rf \x1b[31m")).write_text("notes")
+    for words in ("ls", "stats", "check", "verify"):
+        ran = invoke(words, tmp_path)
+        assert (ran.exit_code, "\x1b" in ran.output) == (Exit.OK, False), ran.output
+
+
 def test_everything_works_while_an_owner_is_live(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     owner = Owner(PosixFiles(tmp_path))
@@ -260,7 +268,7 @@ def test_a_shell_completes_rollout_ids(captures: Path) -> None:
             "COMP_CWORD": str(len(words)),
         }
         ran: Any = CliRunner().invoke(app, [], env=environment, prog_name="gym-capture")
-        return ran.stdout.split()
+        return list(ran.stdout.split())
 
     assert completed("show", str(captures), "7-") == ["7-0", "7-1"]
     assert completed("diff", "--dir", str(captures), "7-0", "7-1") == ["7-1"]

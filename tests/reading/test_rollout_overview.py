@@ -19,7 +19,7 @@ from tests.cases import read_cases
 from tests.reading.calls import chat, flip, user, written
 from tests.storage.owners import Batch, Owner
 
-RATE_LIMIT = {"status_code": 429, "error_category": "rate_limit", "response": {"error": "slow down"}}
+RATE_LIMIT: dict[str, Any] = {"status_code": 429, "error_category": "rate_limit", "response": {"error": "slow down"}}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from gym_capture.storage.store import CaptureStore
 from tests.reading.calls import assistant, chat, flip, user, written
 from tests.storage.owners import Batch, Owner
 
-RATE_LIMIT = {"status_code": 429, "error_category": "rate_limit", "response": {"error": "slow down"}}
+RATE_LIMIT: dict[str, Any] = {"status_code": 429, "error_category": "rate_limit", "response": {"error": "slow down"}}
 
 
 def call(index: int, start: float | None, seconds: float = 1.0) -> CallFigures:
