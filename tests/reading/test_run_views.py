@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.standing import OpenClaim
 from gym_capture.storage.store import CaptureStore
+from tests.cases import ROOT
 from tests.reading.calls import assistant, chat, flip, user, written
 from tests.storage.owners import Batch, Owner
 
@@ -193,3 +195,13 @@ def test_the_nearest_ids() -> None:
     assert nearest_ids("train-0003", known) == ["train-0002", "train-0001"]
     assert nearest_ids("7-", known) == ["7-0", "7-0-a1", "17-0"]
     assert nearest_ids("zzz", known) == []
+
+
+def test_the_documents_snippet_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "after_the_run.md").read_text(encoding="utf-8")
+    [snippet] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    space: dict[str, Any] = {}
+    exec(snippet, space)
+    written(tmp_path, {"a": [chat("1", [], **RATE_LIMIT)], "b": [chat("2", [])]})
+    [(rollout_id, errors, conversation)] = space["page_of_failures"](tmp_path)
+    assert (rollout_id, errors, conversation["status"]) == ("a", {"rate_limit": 1}, "observed")
