@@ -8,7 +8,7 @@ was read once is kept and grows with the rollout, so a page that is asked for ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -25,12 +25,10 @@ SortKey = Literal["id", "calls", "open", "first", "last", "tokens_in", "tokens_o
 SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 
 _CHEAP_ORDERS: dict[str, Callable[[RolloutStanding], Any]] = {
-    "id": lambda standing: standing.rollout_id,
     "calls": lambda standing: standing.calls,
     "open": lambda standing: standing.outstanding,
 }
 _ORDERS: dict[str, Callable[[RolloutRow], Any]] = {
-    "id": lambda row: row.rollout_id,
     "calls": lambda row: row.calls,
     "open": lambda row: row.outstanding,
     "first": lambda row: row.first_at,
@@ -73,7 +71,7 @@ class OverviewQuery(msgspec.Struct, frozen=True, kw_only=True):
     def needs_records(self) -> bool:
         """Whether the records of every rollout have to be read to answer it."""
         # A damaged record is a gap, and nobody knows of it before it is read.
-        return bool(self.model or self.status or self.errors or self.gaps) or self.sort not in _CHEAP_ORDERS
+        return bool(self.model or self.status or self.errors or self.gaps) or self.sort not in ("id", *_CHEAP_ORDERS)
 
 
 class OverviewPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,15 +103,16 @@ class RolloutOverview:
         query = query or OverviewQuery()
         standings = self._store.standings()
         known = len(standings)
-        standings = [each for each in standings if _may_fit(query, each)]
+        if query.text or query.open:
+            standings = [each for each in standings if _may_fit(query, each)]
         end = None if query.limit is None else query.offset + query.limit
         if query.needs_records or (query.sort == "calls" and any(each.calls is None for each in standings)):
             rows = [row for each in standings if _fits(query, row := self.row_of(each))]
             matching = len(rows)
-            rows = _ordered(rows, _ORDERS[query.sort], query.descending)[query.offset : end]
+            rows = list(_ordered(rows, query, _ORDERS)[query.offset : end])
         else:
             matching = len(standings)
-            ordered = _ordered(standings, _CHEAP_ORDERS[query.sort], query.descending)
+            ordered = _ordered(standings, query, _CHEAP_ORDERS)
             rows = [self.row_of(each) for each in ordered[query.offset : end]]
         return OverviewPage(rows=rows, offset=query.offset, matching=matching, known=known)
 
@@ -161,11 +160,14 @@ def _fits(query: OverviewQuery, row: RolloutRow) -> bool:
     )
 
 
-def _ordered(items: Sequence[_T], key: Callable[[_T], Any], descending: bool) -> list[_T]:
-    """Sorted, ties by id (as they came), what is unknown last."""
+def _ordered(items: Sequence[_T], query: OverviewQuery, orders: Mapping[str, Callable[[_T], Any]]) -> Sequence[_T]:
+    """Sorted, ties by id, what is unknown last. They come sorted by id."""
+    if query.sort == "id":
+        return items[::-1] if query.descending else items
+    key = orders[query.sort]
     known = [each for each in items if key(each) is not None]
     unknown = [each for each in items if key(each) is None]
-    return [*sorted(known, key=key, reverse=descending), *unknown]
+    return [*sorted(known, key=key, reverse=query.descending), *unknown]
 
 
 __all__ = ["SORT_KEYS", "OverviewPage", "OverviewQuery", "RolloutOverview", "SortKey"]
