@@ -1,7 +1,7 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
-client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes. No
-figure fails the run, a lost call does."""
+client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
+`sealed`, a sealed dataset beside JSONL, in a few. No figure fails the run, a lost call does."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
 from benchmarks.reading import reading_costs
+from benchmarks.sealed import seal_and_read
 from benchmarks.server_overhead import ServerBench, workloads
 
 KB = 1024
@@ -35,9 +36,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("store", "server", "call", "reading"),
+        choices=("store", "server", "call", "reading", "sealed"),
         default="store",
-        help="the log, a server, one call, looking",
+        help="the log, a server, one call, looking, or sealing",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
@@ -49,6 +50,9 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
+    parser.add_argument("--sealed-calls", type=int, default=200_000, help="sealed: calls in the dataset")
+    parser.add_argument("--turns", type=int, default=100, help="sealed: calls of one rollout")
+    parser.add_argument("--request-bytes", type=int, default=400_000, help="sealed: bytes of one rollout's requests")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
@@ -64,7 +68,8 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        {"store": _store, "server": _server, "call": _call, "reading": _reading}[options.what](base, options, show)
+        runs = {"store": _store, "server": _server, "call": _call, "reading": _reading, "sealed": _sealed}
+        runs[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -148,6 +153,12 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _sealed(base: Path, options: argparse.Namespace, show: Show) -> None:
+    turns, request_bytes = options.turns, options.request_bytes
+    title = f"a sealed dataset of rollouts of {turns} turns, {request_bytes / 1e6:.1f} MB of requests each"
+    show(title, seal_and_read(base, options.sealed_calls, turns, request_bytes))
 
 
 def _conditions(seconds: float) -> str:

@@ -29,6 +29,12 @@ REPAIR_RENAME = "repair-rename"
 REPAIR_FILE = "repair-file"
 """Labels of a repair's own calls; the epoch that it takes has the others."""
 
+SEALED_FILE = "sealed-file"
+SEALED_APPEND = "sealed-append"
+SEALED_SYNC = "sealed-sync"
+SEALED_MANIFEST = "sealed-manifest"
+"""Labels of sealing: the creation, the appends and the sync of each file of a part, and the manifest that lists it."""
+
 CREATE_STEPS = ("write", "sync", "link", "directory-sync")
 """Steps of `Files.create`, in order."""
 REPLACE_STEPS = ("write", "sync", "rename", "directory-sync")
@@ -82,3 +88,11 @@ REPAIR_STEPS: tuple[str, ...] = (
     *(step(REPAIR_FILE, name) for name in REPLACE_STEPS),
 )
 """Every step of a repair that an owner's life has not."""
+
+SEALING_STEPS: tuple[str, ...] = (
+    *(step(SEALED_FILE, name) for name in CREATE_APPEND_STEPS),
+    SEALED_APPEND,
+    SEALED_SYNC,
+    *(step(SEALED_MANIFEST, name) for name in REPLACE_STEPS),
+)
+"""Every step of sealing."""

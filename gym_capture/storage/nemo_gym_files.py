@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from gym_capture.model.captured import CapturedCall
 from gym_capture.model.rollout_state import RolloutState
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
-from gym_capture.storage.nemo_gym import read_nemo_gym_lines
+from gym_capture.storage.nemo_gym import call_of_line, read_nemo_gym_lines, split_lines
 
 
 def log_knows(state: RolloutState | None) -> bool:
@@ -35,6 +37,14 @@ class NemoGymFiles:
         except FileNotFoundError:
             return [], 0
         return read_nemo_gym_lines(data)
+
+    def calls(self, rollout_id: str) -> tuple[Iterator[CapturedCall], int]:
+        """The exchanges with the exact bytes of their bodies, and how many lines there are, damaged ones among them."""
+        try:
+            lines = split_lines(self._files.read(names.nemo_gym_file(rollout_id)))
+        except FileNotFoundError:
+            lines = []
+        return (call for index, line in enumerate(lines) if (call := call_of_line(index, line)) is not None), len(lines)
 
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether the marker is there."""

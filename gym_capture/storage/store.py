@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_capture.errors import DamagedLog
+from gym_capture.model.captured import CapturedCall, CapturedRollout, captured_parts
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS, encode_fields, open_exchange, payloads_of
 from gym_capture.model.ids import validate_rollout_id
@@ -192,6 +193,30 @@ class CaptureStore:
         """Like `read_available`, each exchange with its call index."""
         exchanges, damaged = self._read(rollout_id)
         return exchanges, len(damaged)
+
+    def captured(self, rollout_id: str) -> CapturedRollout:
+        """The rollout's current generation with the exact bytes of its exchanges, each read when it is come to.
+
+        Those that cannot be read are left out.
+        """
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            calls, lines = self._nemo_gym.calls(rollout_id)
+            reasons: dict[str, int] | None = {} if self._nemo_gym.is_incomplete(rollout_id) else None
+            return CapturedRollout(rollout_id, 0, calls, lines, reasons)
+        view = self._ledger.view(rollout_id)
+        indexes = len(view.entries) + view.holes
+        return CapturedRollout(
+            rollout_id, view.generation, self._calls(view.entries), indexes, view.reasons, view.outstanding
+        )
+
+    def _calls(self, entries: Iterable[Entry]) -> Iterator[CapturedCall]:
+        for entry in entries:
+            try:
+                parts = open_parts(self._files, entry)
+            except DamagedLog:
+                continue
+            yield captured_parts(entry.call_index, entry.model_call_id, entry.digest, parts)
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The four payload values of these exchanges, by call index. What cannot be read is left out."""

@@ -19,11 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUNTIME = [Requirement(line) for line in PROJECT["dependencies"]]
 EXTRAS = {
-    name: [Requirement(line) for line in lines]
+    name: [requirement for line in lines if (requirement := Requirement(line)).name != PROJECT["name"]]
     for name, lines in PROJECT["optional-dependencies"].items()
     if name != "dev"
 }
-USERS_EXTRAS = [requirement for name in ("proxy", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]]
+USERS_EXTRAS = [
+    requirement
+    for name in ("proxy", "httpx", "openai", "anthropic", "parquet", "frames")
+    for requirement in EXTRAS[name]
+]
 DEVELOPMENT = [
     requirement
     for line in PROJECT["optional-dependencies"]["dev"]
@@ -40,6 +44,7 @@ LOCKED = {
 
 
 OPTIONAL = {
+    "gym_capture/storage/sealed/": {"pyarrow"},
     "gym_capture/testing/": {"pytest"},
     "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
     "gym_capture/collect/": {"openai", "anthropic"},

@@ -1,0 +1,139 @@
+"""A captured exchange with its exact bytes, and a rollout of them: what is sealed, exported, imported and tabled.
+
+The log, NeMo Gym's files and the sealed dataset all give these, so that whoever reads exchanges need not know where
+they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gym_capture.model.exchange import (
+    PAYLOADS,
+    SealedExchange,
+    Snapshot,
+    Text,
+    open_exchange,
+    open_part,
+    open_record,
+    pack,
+)
+from gym_capture.model.json_text import to_json
+from gym_capture.model.record import DERIVATION_VERSION
+from gym_capture.model.rows import Part, PartFlag, PartKind
+
+STORED_FLAGS = int(PartFlag.BYTES | PartFlag.NONSTANDARD | PartFlag.NOT_JSON)
+"""The `PartFlag` bits that say something of a text, not of how it is stored."""
+
+
+class CapturedCall(NamedTuple):
+    """One exchange as it was committed.
+
+    Fields: `call_index` in its rollout's generation; `model_call_id` and `digest`, its identity; `record`, the RECORD
+    part; `texts`, the META part and the payloads by kind, uncompressed, with the `STORED_FLAGS` bits; `derivation`, the
+    version of the derivation that made the record.
+    """
+
+    call_index: int
+    model_call_id: str
+    digest: bytes
+    record: bytes
+    texts: Mapping[PartKind, Text]
+    derivation: int = DERIVATION_VERSION
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of its parts."""
+        return len(self.record) + sum(len(text.data) for text in self.texts.values())
+
+    def fields(self) -> dict[str, Any]:
+        """What is derived of it (`record.derive_fields`).
+
+        Raises:
+            DamagedLog: the record is none.
+        """
+        return open_record(self.record)[0]
+
+    def exchange(self) -> dict[str, Any]:
+        """The exchange, as `CaptureStore.read` gives it.
+
+        Raises:
+            DamagedLog: its META part is missing or no object.
+        """
+        return open_exchange(
+            [(Part(kind, text.flags, 0, len(text.data), len(text.data), 0), text.data) for kind, text in _in(self)]
+        )
+
+    def packed(self) -> SealedExchange:
+        """The exchange ready to be committed, its record derived anew."""
+        payloads = dict(_in(self))
+        del payloads[PartKind.META]
+        return pack(Snapshot(self.model_call_id, self.texts[PartKind.META], payloads, None))
+
+
+def _in(call: CapturedCall) -> list[tuple[PartKind, Text]]:
+    return sorted(call.texts.items())
+
+
+class CapturedRollout(NamedTuple):
+    """One generation of a rollout.
+
+    Fields: `calls` in call order, to be gone through once; `indexes`, how many call indexes were given (those without
+    a call are damaged); `reasons`, why evidence is known to be missing (None: it is not; empty: marked without a
+    reason); `outstanding`, how many claims are open.
+    """
+
+    rollout_id: str
+    generation: int
+    calls: Iterable[CapturedCall]
+    indexes: int
+    reasons: Mapping[str, int] | None = None
+    outstanding: int = 0
+
+
+def captured_parts(
+    call_index: int, model_call_id: str, digest: bytes, parts: Iterable[tuple[Part, bytes]]
+) -> CapturedCall:
+    """A call from its opened parts.
+
+    Args:
+        parts: as `exchange.open_part` gives their bytes.
+    """
+    record = b""
+    texts: dict[PartKind, Text] = {}
+    for part, data in parts:
+        if part.kind == PartKind.RECORD:
+            record = data
+        else:
+            texts[PartKind(part.kind)] = Text(data, part.flags & STORED_FLAGS)
+    return CapturedCall(call_index, model_call_id, digest, record, texts)
+
+
+def captured_value(
+    call_index: int, exchange: Mapping[str, Any], payloads: Mapping[PartKind, Text] | None = None
+) -> CapturedCall:
+    """A call from an exchange as JSON values, whatever it lacks.
+
+    Args:
+        payloads: the texts of its payloads where they are at hand; then its payload values are not looked at.
+
+    Raises:
+        InvalidExchange: something in it has no JSON form.
+    """
+    given = dict(exchange)
+    texts = dict(payloads) if payloads is not None else {}
+    for key, kind in PAYLOADS.items():
+        value = given.get(key)
+        if value is None:
+            continue
+        given[key] = None
+        if payloads is None:
+            encoded = to_json(value)
+            texts[kind] = Text(encoded.text, int(PartFlag.NONSTANDARD) if encoded.nonstandard else 0)
+    meta = to_json(given)
+    call_id = given.get("model_call_id")
+    name = call_id.encode("utf-8", "backslashreplace").decode() if isinstance(call_id, str) else ""
+    sealed = pack(Snapshot(name, Text(meta.text, int(PartFlag.NONSTANDARD) if meta.nonstandard else 0), texts, None))
+    opened = [(part, open_part(part, stored)) for part, stored in zip(sealed.parts, sealed.body, strict=True)]
+    return captured_parts(call_index, name, sealed.digest, opened)

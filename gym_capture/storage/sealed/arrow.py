@@ -1,0 +1,17 @@
+"""pyarrow, which an extra brings: the one place of this package that imports it."""
+
+from __future__ import annotations
+
+from gym_capture.errors import MissingExtra
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise MissingExtra(
+        "sealed datasets and tables need pyarrow, which is not installed. Nothing was changed; "
+        "pip install 'gym-capture[parquet]'"
+    ) from error
+
+__all__ = ["pa", "pc", "pq"]
