@@ -1,1 +1,1 @@
-"""The command line: `gym-capture run`, `proxy`, `status`, `verify`, `stop`, `version`."""
+"""The command line: `gym-capture run`, `proxy`, `status`, `verify`, `stop`, `sql`, `version`."""

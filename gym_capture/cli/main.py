@@ -10,6 +10,7 @@ import typer
 from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
+from gym_capture.cli.sql import sql
 from gym_capture.errors import ConfigError
 
 app = typer.Typer(
@@ -206,6 +207,9 @@ def stop(
             screen.document(stopped)
         else:
             screen.out.print("stopped" if stopped["stopped"] else "no owner is live", soft_wrap=True)
+
+
+app.command()(sql)
 
 
 @app.command()

@@ -31,8 +31,8 @@ class CapturedCall(NamedTuple):
     """One exchange as it was committed.
 
     Fields: `call_index` in its rollout's generation; `model_call_id` and `digest`, its identity; `record`, the RECORD
-    part; `texts`, the META part and the payloads by kind, uncompressed, with the `STORED_FLAGS` bits; `derivation`, the
-    version of the derivation that made the record.
+    part; `texts`, the META part and the payloads by kind, uncompressed, with the `STORED_FLAGS` bits (none where they
+    were not asked for); `raw_bytes` of all its parts; `derivation`, the version of the derivation that made the record.
     """
 
     call_index: int
@@ -40,12 +40,8 @@ class CapturedCall(NamedTuple):
     digest: bytes
     record: bytes
     texts: Mapping[PartKind, Text]
+    raw_bytes: int
     derivation: int = DERIVATION_VERSION
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of its parts."""
-        return len(self.record) + sum(len(text.data) for text in self.texts.values())
 
     def fields(self) -> dict[str, Any]:
         """What is derived of it (`record.derive_fields`).
@@ -93,21 +89,28 @@ class CapturedRollout(NamedTuple):
 
 
 def captured_parts(
-    call_index: int, model_call_id: str, digest: bytes, parts: Iterable[tuple[Part, bytes]]
+    call_index: int,
+    model_call_id: str,
+    digest: bytes,
+    parts: Iterable[tuple[Part, bytes]],
+    raw_bytes: int | None = None,
 ) -> CapturedCall:
     """A call from its opened parts.
 
     Args:
         parts: as `exchange.open_part` gives their bytes.
+        raw_bytes: of all its parts, where these are not all.
     """
+    size = 0
     record = b""
     texts: dict[PartKind, Text] = {}
     for part, data in parts:
+        size += len(data)
         if part.kind == PartKind.RECORD:
             record = data
         else:
             texts[PartKind(part.kind)] = Text(data, part.flags & STORED_FLAGS)
-    return CapturedCall(call_index, model_call_id, digest, record, texts)
+    return CapturedCall(call_index, model_call_id, digest, record, texts, size if raw_bytes is None else raw_bytes)
 
 
 def captured_value(

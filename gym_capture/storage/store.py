@@ -194,10 +194,13 @@ class CaptureStore:
         exchanges, damaged = self._read(rollout_id)
         return exchanges, len(damaged)
 
-    def captured(self, rollout_id: str) -> CapturedRollout:
+    def captured(self, rollout_id: str, *, texts: bool = True) -> CapturedRollout:
         """The rollout's current generation with the exact bytes of its exchanges, each read when it is come to.
 
         Those that cannot be read are left out.
+
+        Args:
+            texts: False: what is derived of them is enough; their texts are not read (NeMo Gym's are, all the same).
         """
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
@@ -207,16 +210,17 @@ class CaptureStore:
         view = self._ledger.view(rollout_id)
         indexes = len(view.entries) + view.holes
         return CapturedRollout(
-            rollout_id, view.generation, self._calls(view.entries), indexes, view.reasons, view.outstanding
+            rollout_id, view.generation, self._calls(view.entries, texts), indexes, view.reasons, view.outstanding
         )
 
-    def _calls(self, entries: Iterable[Entry]) -> Iterator[CapturedCall]:
+    def _calls(self, entries: Iterable[Entry], texts: bool) -> Iterator[CapturedCall]:
         for entry in entries:
             try:
-                parts = open_parts(self._files, entry)
+                parts = open_parts(self._files, entry, lambda part: texts or part.kind == _RECORD)
             except DamagedLog:
                 continue
-            yield captured_parts(entry.call_index, entry.model_call_id, entry.digest, parts)
+            raw_bytes = sum(part.raw for part in entry.parts)
+            yield captured_parts(entry.call_index, entry.model_call_id, entry.digest, parts, raw_bytes)
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The four payload values of these exchanges, by call index. What cannot be read is left out."""

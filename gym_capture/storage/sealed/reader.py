@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import google_crc32c
 from gym_capture.errors import DamagedLog
 from gym_capture.model.captured import STORED_FLAGS, CapturedCall, CapturedRollout
 from gym_capture.model.exchange import Text
+from gym_capture.model.rows import PartKind
 from gym_capture.storage.files import Files
 from gym_capture.storage.sealed.arrow import pa, pc, pq
 from gym_capture.storage.sealed.arrow_files import Source
@@ -24,7 +25,7 @@ from gym_capture.storage.sealed.schema import FLAG_BITS, TEXTS
 _OPEN_FILES = 32
 """Footers kept: each is up to about 1 MB."""
 _CHECKED_BYTES = 1 << 20
-_EXACT = ["call_index", "model_call_id", "digest", "derivation", "flags", "record", *TEXTS]
+_IDENTITY = ["call_index", "model_call_id", "digest", "derivation", "raw_bytes", "flags", "record"]
 
 
 class SealedRow(NamedTuple):
@@ -99,17 +100,21 @@ class SealedReader:
         rows = [row for row in rows if row.generation == generation]
         return self._gathered(rows) if rows else None
 
-    def rollouts(self) -> Iterator[CapturedRollout]:
-        """Every generation of every rollout, in the order of (rollout id, generation)."""
+    def rollouts(self, *, texts: bool = True) -> Iterator[CapturedRollout]:
+        """Every generation of every rollout, in the order of (rollout id, generation).
+
+        Args:
+            texts: False: what is derived of the exchanges is enough; their texts are not read.
+        """
         streams = [self._rows_of(part) for part in self.manifest.parts]
         held: list[SealedRow] = []
         for row in heapq.merge(*streams, key=_order):
             if held and _order(held[0]) != _order(row):
-                yield self._gathered(held)
+                yield self._gathered(held, texts)
                 held = []
             held.append(row)
         if held:
-            yield self._gathered(held)
+            yield self._gathered(held, texts)
 
     def verify(self) -> list[str]:
         """Read every file, and say which of them are not what the manifest says."""
@@ -147,20 +152,21 @@ class SealedReader:
             for group in range(parquet.groups):
                 yield from _as_rows(part, parquet.group(group, None))
 
-    def _gathered(self, rows: Sequence[SealedRow]) -> CapturedRollout:
+    def _gathered(self, rows: Sequence[SealedRow], texts: bool = True) -> CapturedRollout:
         """A rollout from its rows, in the order in which they were sealed: what the last says of it holds."""
         last = rows[-1]
-        calls = self._calls(rows[0]) if len(rows) == 1 else self._merged(rows)
+        calls = self._calls(rows[0], texts) if len(rows) == 1 else self._merged(rows, texts)
         return CapturedRollout(last.rollout_id, last.generation, calls, last.indexes, last.reasons, last.outstanding)
 
-    def _merged(self, rows: Sequence[SealedRow]) -> Iterator[CapturedCall]:
+    def _merged(self, rows: Sequence[SealedRow], texts: bool) -> Iterator[CapturedCall]:
         before = -1
-        for call in heapq.merge(*map(self._calls, rows), key=lambda call: call.call_index):
+        for call in heapq.merge(*(self._calls(row, texts) for row in rows), key=lambda call: call.call_index):
             if call.call_index != before:
                 before = call.call_index
                 yield call
 
-    def _calls(self, row: SealedRow) -> Iterator[CapturedCall]:
+    def _calls(self, row: SealedRow, texts: bool) -> Iterator[CapturedCall]:
+        wanted = TEXTS if texts else {}
         at, end = row.first_row, row.first_row + row.calls
         if at == end:
             return
@@ -169,8 +175,8 @@ class SealedReader:
             while at < end:
                 group, offset, rows = parquet.place(at)
                 count = min(rows - offset, end - at)
-                table = parquet.group(group, _EXACT).slice(offset, count)
-                yield from _as_calls(table)
+                table = parquet.group(group, [*_IDENTITY, *wanted]).slice(offset, count)
+                yield from _as_calls(table, wanted)
                 at += count
 
     def _parquet(self, file: SealedFile) -> _Parquet:
@@ -265,19 +271,25 @@ def _as_rows(part: SealedPart, table: Any) -> list[SealedRow]:
     return rows
 
 
-def _as_calls(table: Any) -> Iterator[CapturedCall]:
+def _as_calls(table: Any, wanted: Mapping[str, PartKind]) -> Iterator[CapturedCall]:
     # Column by column and value by value: one exchange may be large, and only one is held as Python bytes.
-    columns = {name: table.column(name).combine_chunks() for name in _EXACT}
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for row in range(table.num_rows):
         get = partial(_value, columns, row)
         flags = get("flags")
         texts = {}
-        for name, kind in TEXTS.items():
+        for name, kind in wanted.items():
             data = get(name)
             if data is not None:
                 texts[kind] = Text(data, flags >> FLAG_BITS * kind & STORED_FLAGS)
         yield CapturedCall(
-            get("call_index"), get("model_call_id"), get("digest"), get("record"), texts, get("derivation")
+            get("call_index"),
+            get("model_call_id"),
+            get("digest"),
+            get("record"),
+            texts,
+            get("raw_bytes"),
+            get("derivation"),
         )
 
 

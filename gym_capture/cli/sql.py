@@ -1,0 +1,106 @@
+"""`gym-capture sql`: a question to the tables, ready or one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gym_capture.cli.exits import Screen, command
+from gym_capture.cli.plain_text import plain
+from gym_capture.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gym_capture.tables.sql import Answer
+
+
+def sql(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[QUERY] [DIR]", help="One SELECT, and the directory.", show_default=False),
+    ] = None,
+    ready: Annotated[
+        str | None, typer.Option("--question", help="A ready question instead of QUERY.", show_default=False)
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the ready questions with their SQL.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")] = False,
+) -> None:
+    """
+    Ask what was captured in SQL: a SELECT (DuckDB's dialect) over the tables `rollouts`, `calls` and `messages` of a
+    capture directory, live or at rest, or of a sealed dataset. It sees no file and no network, and changes nothing.
+
+    `gym-capture sql "select model, count(*) from calls group by model" runs/local/model-calls`
+
+    `gym-capture sql --question slowest-calls runs/local/model-calls`
+
+    `gym-capture sql --list`
+    """
+    with command(as_json=as_json, debug=debug) as screen:
+        if listing:
+            _list(screen)
+            return
+        query, directory = _asked(words or [], ready)
+        from gym_capture.tables import open_tables
+        from gym_capture.tables.sql import ask
+
+        answer = ask(open_tables(directory), query)
+        if as_json:
+            screen.document({"columns": list(answer.columns), "rows": [list(row) for row in answer.rows]})
+        else:
+            screen.out.print(_view(answer))
+
+
+def _asked(words: list[str], ready: str | None) -> tuple[str, Path]:
+    """The query and the directory.
+
+    Raises:
+        ConfigError: one of them is missing, or there is no question of that name.
+    """
+    wanted = ["DIR"] if ready is not None else ["QUERY", "DIR"]
+    if len(words) != len(wanted):
+        raise ConfigError(
+            f"needed: {' and '.join(wanted)}; given: {len(words)} arguments (quote the query). Nothing was read; "
+            'gym-capture sql "select count(*) from calls" DIR'
+        )
+    from gym_capture.tables.questions import QUESTIONS, question
+
+    if ready is None:
+        return words[0], Path(words[1])
+    found = question(ready)
+    if found is None:
+        names = ", ".join(each.name for each in QUESTIONS)
+        raise ConfigError(f"there is no question {ready!r}; the questions are {names}. Nothing was read.")
+    return found.sql, Path(words[0])
+
+
+def _list(screen: Screen) -> None:
+    from gym_capture.tables.questions import QUESTIONS
+
+    if screen.as_json:
+        screen.document([{"name": each.name, "asks": each.asks, "sql": each.sql.strip()} for each in QUESTIONS])
+        return
+    for each in QUESTIONS:
+        screen.out.print(Text.assemble((each.name, "bold"), f": {each.asks}\n", each.sql.strip(), "\n"), soft_wrap=True)
+
+
+def _view(answer: Answer) -> Table:
+    table = Table()
+    for number, name in enumerate(answer.columns):
+        numeric = any(isinstance(row[number], int | float) for row in answer.rows)
+        table.add_column(Text(plain(name)), justify="right" if numeric else "left", overflow="fold")
+    for row in answer.rows:
+        table.add_row(*(Text(_shown(value)) for value in row))
+    table.caption = f"{len(answer.rows)} row{'' if len(answer.rows) == 1 else 's'}"
+    return table
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return plain(", ".join(map(str, value)) if isinstance(value, list) else str(value))
