@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gym_capture.cli.exits import Screen, command
-from gym_capture.cli.plain_text import plain
+from gym_capture.cli.options import Debug, Json
 from gym_capture.errors import ConfigError
+from gym_capture.reading.plain_text import plain_block, plain_line
 
 if TYPE_CHECKING:
     from gym_capture.tables.sql import Answer
@@ -26,10 +27,8 @@ def sql(
         str | None, typer.Option("--question", help="A ready question instead of QUERY.", show_default=False)
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the ready questions with their SQL.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """
     Ask what was captured in SQL: a SELECT (DuckDB's dialect) over the tables `rollouts`, `calls` and `messages` of a
@@ -93,7 +92,7 @@ def _view(answer: Answer) -> Table:
     table = Table()
     for number, name in enumerate(answer.columns):
         numeric = any(isinstance(row[number], int | float) for row in answer.rows)
-        table.add_column(Text(plain(name)), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(plain_line(name)), justify="right" if numeric else "left", overflow="fold")
     for row in answer.rows:
         table.add_row(*(Text(_shown(value)) for value in row))
     table.caption = f"{len(answer.rows)} row{'' if len(answer.rows) == 1 else 's'}"
@@ -103,4 +102,4 @@ def _view(answer: Answer) -> Table:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    return plain(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return plain_block(", ".join(map(str, value)) if isinstance(value, list) else str(value))

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from gym_capture.model.gaps import Gap
+from gym_capture.reading.additions import Additions
 from gym_capture.reading.call_figures import CallFigures, call_figures
-from gym_capture.reading.history import Continuation, History, HistoryReader, Place, Threads, answer_of
-from gym_capture.reading.message import Message, Piece, given_text, json_text, optional_text
+from gym_capture.reading.history import Continuation, History
+from gym_capture.reading.message import Message, optional_text
 from gym_capture.reading.rollout_status import Status
 from gym_capture.reading.rollout_tally import RolloutRow, RolloutTally
 from gym_capture.storage.store import CaptureStore
@@ -135,20 +136,17 @@ def turns_of(
     payloads.update(exchanges)
     order = in_time([figures.get(index) or CallFigures(call_index=index) for index in sorted(payloads)])
     beside = overlapping(order)
-    reader, threads = HistoryReader(), Threads()
+    additions = Additions()
     histories: dict[int, History | None] = {}
     turns: dict[int, Turn] = {}
     for call in order:
         index = call.call_index
         exchange = payloads[index]
-        request, response = exchange.get("request"), exchange.get("response")
-        history = histories[index] = reader.read(optional_text(exchange.get("dialect")), request)
-        response_id = optional_text(response.get("id")) if isinstance(response, Mapping) else None
-        place = threads.place(index, history, response_id)
-        after, echoed = _continued(place, history, turns)
-        known = place.shared + echoed if place.continuation in ("extends", "repeats") else echoed
+        addition = additions.of(index, exchange)
+        place, history = addition.place, addition.history
+        histories[index] = history
         # A call that goes on from another is told without what both have.
-        former = histories.get(after) if after is not None and place.continuation != "anew" else None
+        former = histories.get(addition.after) if addition.after is not None and place.continuation != "anew" else None
         turns[index] = Turn(
             call_index=index,
             damaged=index in lost,
@@ -168,13 +166,13 @@ def turns_of(
             finish_reason=call.finish_reason,
             verifier_invocation_id=call.verifier_invocation_id,
             history=place.continuation,
-            after=after,
+            after=addition.after,
             shared=place.shared,
-            echoed=echoed,
-            added=_added(history, known, exchange),
+            echoed=addition.echoed,
+            added=addition.added,
             tools=None if history is None or (former and former.tools == history.tools) else history.tools,
             settings=None if history is None or (former and former.settings == history.settings) else history.settings,
-            answer=_answer(exchange),
+            answer=addition.answer,
             beside=beside.get(index, ()),
         )
     return list(turns.values())
@@ -211,68 +209,6 @@ def overlapping(calls: Iterable[CallFigures]) -> dict[int, tuple[int, ...]]:
             found.setdefault(index, []).append(other)
         running.append((end, index))
     return {index: tuple(sorted(others)) for index, others in found.items()}
-
-
-def _continued(place: Place, history: History | None, turns: Mapping[int, Turn]) -> tuple[int | None, int]:
-    """The call that a request goes on from, and how many messages behind the shared ones repeat its answer."""
-    if not place.calls:
-        return None, 0
-    if place.continuation not in ("extends", "refers") or history is None:
-        return place.calls[-1], 0
-    following = history.messages[place.shared :]
-    for call in reversed(place.calls):
-        echoed = _echoed(following, turns[call].answer)
-        if echoed:
-            return call, echoed
-    return place.calls[-1], 0
-
-
-def _echoed(messages: Sequence[Message], answer: Sequence[Message]) -> int:
-    """How many messages, from the first on, say what an answer said. Reasoning may be left out when it is sent back."""
-    wanted = _said(answer)
-    if not wanted:
-        return 0
-    said: list[Piece] = []
-    for count, message in enumerate(messages, 1):
-        if message.role != "assistant":
-            return 0
-        said += _said([message])
-        if len(said) >= len(wanted):
-            return count if said == wanted else 0
-    return 0
-
-
-def _said(messages: Iterable[Message]) -> list[Piece]:
-    return [
-        piece
-        for message in messages
-        for piece in message.pieces
-        if piece.kind != "reasoning" and not (piece.kind == "media" and piece.name in _HIDDEN_REASONING)
-    ]
-
-
-_HIDDEN_REASONING = ("encrypted reasoning", "redacted thinking")
-
-
-def _added(history: History | None, known: int, exchange: Mapping[str, Any]) -> tuple[Message, ...]:
-    if history is not None:
-        return history.messages[known:]
-    request = exchange.get("request")
-    raw = request if request is not None else exchange.get("request_raw")
-    return () if raw is None else (Message("request", (Piece("raw", given_text(raw)),)),)
-
-
-def _answer(exchange: Mapping[str, Any]) -> tuple[Message, ...]:
-    """What came back: the model's messages, else an error's body, else the text that was no JSON."""
-    response = exchange.get("response")
-    found = answer_of(optional_text(exchange.get("dialect")), response)
-    error = response.get("error") if isinstance(response, Mapping) else None
-    if error:
-        found = [*found, Message("error", (Piece("error", error if isinstance(error, str) else json_text(error)),))]
-    if found:
-        return tuple(found)
-    raw = response if response is not None else exchange.get("response_raw")
-    return () if raw is None else (Message("response", (Piece("raw", given_text(raw)),)),)
 
 
 __all__ = ["Conversation", "Turn", "WaitingCall", "in_time", "overlapping", "read_conversation", "turns_of"]

@@ -41,12 +41,14 @@ class Place(NamedTuple):
     """Where a request goes on.
 
     Fields: `continuation`, the earlier `calls` that it may go on from (they had the same history: samples of one step),
-    or shares its beginning with, the latest last, and how many messages are `shared` with them.
+    or shares its beginning with, the latest last, how many messages are `shared` with them, and how many of its first
+    messages were `seen` before at that place, in whichever call.
     """
 
     continuation: Continuation
     calls: tuple[int, ...] = ()
     shared: int = 0
+    seen: int = 0
 
 
 class _Dialect(NamedTuple):
@@ -185,8 +187,8 @@ class Threads:
         earlier = tuple(self._ends.get(extended, ()))
         self._ends.setdefault(node, []).append(call)
         if earlier:
-            return Place("repeats" if extended_depth == len(messages) else "extends", earlier, extended_depth)
-        return Place("start") if sharing is None else Place("anew", (sharing,), depth)
+            return Place("repeats" if extended_depth == len(messages) else "extends", earlier, extended_depth, depth)
+        return Place("start") if sharing is None else Place("anew", (sharing,), depth, depth)
 
 
 __all__ = ["Continuation", "History", "HistoryReader", "Place", "Threads", "answer_of"]

@@ -10,7 +10,7 @@ from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.model.gaps import INCOMPLETE, NO_RECORDS, PENDING, RECORDS_UNREADABLE, incomplete_detail
 from gym_capture.storage.sealed.arrow import pa
 from gym_capture.storage.sealed.call_columns import CALL_COLUMNS, CallColumns
-from gym_capture.tables.conversation import Conversation, Message
+from gym_capture.tables.message_rows import MessageRows
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 8 << 20
@@ -92,11 +92,12 @@ def message_batches(rollouts: Iterable[CapturedRollout]) -> Iterator[Any]:
     rows: list[dict[str, Any]] = []
     held = 0
     for rollout in rollouts:
-        conversation = Conversation()
+        whose = {"rollout_id": rollout.rollout_id, "generation": rollout.generation}
+        messages = MessageRows()
         for call in rollout.calls:
-            for position, source, message in conversation.added(_exchange(call)):
-                rows.append(_message_row(rollout, call, position, source, message))
-                held += message.size
+            for row in messages.of(call.call_index, _exchange(call)):
+                rows.append({**whose, "call_index": call.call_index, **row})
+                held += len(row["content"] or "") + len(row["reasoning"] or "")
                 if len(rows) >= BATCH_ROWS or held >= BATCH_BYTES:
                     yield pa.RecordBatch.from_pylist(rows, schema=MESSAGES)
                     rows, held = [], 0
@@ -152,26 +153,6 @@ def _rollout_row(rollout: CapturedRollout) -> dict[str, Any]:
         **{name: value if value is None or value <= _MOST else None for name, value in sums.items()},
         "models": list(models),
         "raw_bytes": raw_bytes,
-    }
-
-
-def _message_row(
-    rollout: CapturedRollout, call: CapturedCall, position: int, source: str, message: Message
-) -> dict[str, Any]:
-    return {
-        "rollout_id": rollout.rollout_id,
-        "generation": rollout.generation,
-        "call_index": call.call_index,
-        "position": position,
-        "source": source,
-        "role": message.role,
-        "content": message.content,
-        "reasoning": message.reasoning,
-        "tool_calls": [
-            {"call_id": call_id, "name": name, "arguments": arguments}
-            for call_id, name, arguments in message.tool_calls
-        ],
-        "tool_call_id": message.tool_call_id,
     }
 
 
