@@ -11,6 +11,7 @@ from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
 from gym_capture.cli.sql import sql
+from gym_capture.cli.transfer import export, import_
 from gym_capture.errors import ConfigError
 
 app = typer.Typer(
@@ -210,6 +211,8 @@ def stop(
 
 
 app.command()(sql)
+app.command()(export)
+app.command("import")(import_)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Clearing rollouts in a directory that has no owner: take an epoch, journal, leave."""
+"""Writing in a directory that has no owner: take an epoch, serve, leave. So rollouts are cleared at rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gym_capture.model.clock import SystemClock
@@ -45,8 +46,23 @@ def clear_at_rest(directory: str | Path, rollout_ids: Sequence[str]) -> None:
 
 
 async def _clear(directory: str | Path, rollout_ids: Sequence[str]) -> None:
-    executor = ThreadExecutor("capture-clear-log")
-    identity = OwnerIdentity(f"clear-{uuid.uuid4().hex}", "clear", "", socket.gethostname(), os.getpid())
+    async with serving_at_rest(directory, "clear") as service:
+        await service.clear(rollout_ids, "")
+
+
+@asynccontextmanager
+async def serving_at_rest(directory: str | Path, what: str) -> AsyncIterator[CaptureService]:
+    """Own a directory that nobody owns for a while: take an epoch, serve, and stop.
+
+    Args:
+        what: what this is for, in a word; the owner's identity says it.
+
+    Raises:
+        DirectoryHeld: an owner lives; nothing was changed.
+        CaptureDirectoryError, OSError: the directory cannot be written.
+    """
+    executor = ThreadExecutor(f"capture-{what}-log")
+    identity = OwnerIdentity(f"{what}-{uuid.uuid4().hex}", what, "", socket.gethostname(), os.getpid())
     service = CaptureService(
         PosixFiles(directory),
         identity,
@@ -59,7 +75,7 @@ async def _clear(directory: str | Path, rollout_ids: Sequence[str]) -> None:
     try:
         await service.open()
         try:
-            await service.clear(rollout_ids, "")
+            yield service
         finally:
             await service.stop()
     finally:

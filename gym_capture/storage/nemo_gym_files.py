@@ -38,13 +38,18 @@ class NemoGymFiles:
             return [], 0
         return read_nemo_gym_lines(data)
 
-    def calls(self, rollout_id: str) -> tuple[Iterator[CapturedCall], int]:
-        """The exchanges with the exact bytes of their bodies, and how many lines there are, damaged ones among them."""
+    def calls(self, rollout_id: str, *, strict: bool = True) -> tuple[Iterator[CapturedCall], int]:
+        """The exchanges with the exact bytes of their bodies, and how many lines there are, damaged ones among them.
+
+        Args:
+            strict: see `call_of_line`.
+        """
         try:
             lines = split_lines(self._files.read(names.nemo_gym_file(rollout_id)))
         except FileNotFoundError:
             lines = []
-        return (call for index, line in enumerate(lines) if (call := call_of_line(index, line)) is not None), len(lines)
+        calls = (call_of_line(index, line, strict=strict) for index, line in enumerate(lines))
+        return (call for call in calls if call is not None), len(lines)
 
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether the marker is there."""

@@ -194,17 +194,18 @@ class CaptureStore:
         exchanges, damaged = self._read(rollout_id)
         return exchanges, len(damaged)
 
-    def captured(self, rollout_id: str, *, texts: bool = True) -> CapturedRollout:
+    def captured(self, rollout_id: str, *, texts: bool = True, strict: bool = True) -> CapturedRollout:
         """The rollout's current generation with the exact bytes of its exchanges, each read when it is come to.
 
         Those that cannot be read are left out.
 
         Args:
             texts: False: what is derived of them is enough; their texts are not read (NeMo Gym's are, all the same).
+            strict: lines of NeMo Gym's that standard JSON refuses are damaged (`nemo_gym.call_of_line`).
         """
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
-            calls, lines = self._nemo_gym.calls(rollout_id)
+            calls, lines = self._nemo_gym.calls(rollout_id, strict=strict)
             reasons: dict[str, int] | None = {} if self._nemo_gym.is_incomplete(rollout_id) else None
             return CapturedRollout(rollout_id, 0, calls, lines, reasons)
         view = self._ledger.view(rollout_id)

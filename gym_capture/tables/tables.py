@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gym_capture.errors import ConfigError, MissingExtra
-from gym_capture.model.captured import CapturedRollout
-from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.run_marker import require_capture_directory
-from gym_capture.storage.sealed.manifest import MANIFEST
-from gym_capture.storage.store import CaptureStore
+from gym_capture.storage.captured_source import RolloutSource, open_captured
 
 LEVELS = ("rollouts", "calls", "messages")
 """The tables, by what one row of each is."""
-
-RolloutSource = Callable[[bool], Iterator[CapturedRollout]]
-"""Goes through all rollouts in order, with the texts of their exchanges or without."""
 
 
 class Tables:
@@ -87,15 +79,7 @@ def open_tables(directory: str | Path) -> Tables:
         CaptureDirectoryError: the path is absent, is no directory, or has neither of them in it.
         DamagedLog, FormatError: its log or manifest cannot be read.
     """
-    files = PosixFiles(Path(directory).absolute())
-    if MANIFEST in files.names():
-        from gym_capture.storage.sealed.reader import SealedReader
-
-        reader = SealedReader(files)
-        return Tables(lambda texts: reader.rollouts(texts=texts))
-    require_capture_directory(files)
-    store = CaptureStore(files)
-    return Tables(lambda texts: (store.captured(each, texts=texts) for each in store.rollout_ids()))
+    return Tables(open_captured(directory))
 
 
 def _builder(level: str) -> Any:

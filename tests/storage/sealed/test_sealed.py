@@ -278,3 +278,23 @@ def test_any_parquet_reader_gets_the_fields_and_the_texts(tmp_path: Path) -> Non
 
 def test_a_call_says_its_bytes() -> None:
     assert call(0, {"request": b"12345"}).texts[PartKind.REQUEST] == Text(b"12345", 2)
+
+
+def test_a_writer_whose_files_another_made_anew_alike_lists_nothing() -> None:
+    files = FaultyDisk().view()
+    first = SealedWriter(files, part_bytes=1, group_bytes=1)
+    first.add(rollout("r", conversation(1)))
+    sealed(files, rollout("r", conversation(1)), part_bytes=1, group_bytes=1)  # removes what is not listed yet
+    with pytest.raises(DirectoryHeld):
+        first.commit()
+    assert len(read_manifest(files).parts) == 1
+
+
+def test_a_file_of_another_dataset_in_a_files_place_is_damage() -> None:
+    disk, other = FaultyDisk(), FaultyDisk()
+    sealed(disk.view(), rollout("r", conversation(2)))
+    reader = sealed(other.view(), rollout("r", conversation(3)))
+    name = reader.manifest.parts[0].calls.name
+    disk.put(name, other.content(name))
+    with pytest.raises(DamagedLog, match="bytes that the manifest says"):
+        listed(SealedReader(disk.view()).rollout("r"))

@@ -1,0 +1,71 @@
+"""`gym-capture export` and `import`: captures in the formats of others, out of a directory and into one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gym_capture.cli.exits import Screen
+from gym_capture.cli.opened import looking
+from gym_capture.cli.options import Debug, Json
+from gym_capture.cli.tables import status_view
+
+
+def export(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A capture directory or a sealed dataset.", show_default=False)
+    ],
+    to: Annotated[Path, typer.Option("--to", help="A folder; for openai-chat a file.", show_default=False)],
+    format_: Annotated[str, typer.Option("--format", help="nemo-gym, openai-chat or parquet.", show_default=False)],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Write what was captured in another format: NeMo Gym's capture files, conversations for training in OpenAI's chat
+    format (one a line), or a sealed dataset. The directory is only read. What a format cannot hold is counted.
+
+    `gym-capture export runs/local/model-calls --to out --format nemo-gym`
+
+    `gym-capture export runs/local/model-calls --to train.jsonl --format openai-chat`
+    """
+    with looking(as_json=as_json, debug=debug) as screen:
+        from gym_capture.transfer.export import export as export_captures
+
+        exported = export_captures(directory, to, format_)
+        _tell(screen, exported._asdict())
+
+
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="NeMo Gym's folder, a sealed dataset, or a capture directory.",
+            show_default=False,
+        ),
+    ],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A capture directory at rest, or none yet.", show_default=False)
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Write captures into the log of a directory at rest. A live directory is refused, and so are rollouts of which it has
+    other evidence; then nothing is changed. Stopped or killed, it goes on when it is run again.
+
+    `gym-capture import out runs/imported`
+    """
+    with looking(as_json=as_json, debug=debug) as screen:
+        from gym_capture.transfer.importing import import_captures
+
+        _tell(screen, import_captures(source, directory)._asdict())
+
+
+def _tell(screen: Screen, told: dict[str, object]) -> None:
+    if screen.as_json:
+        screen.document(told)
+    else:
+        screen.out.print(status_view(told))

@@ -1,0 +1,40 @@
+"""Captured rollouts from wherever they lie: a capture directory, NeMo Gym's folder, or a sealed dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gym_capture.model.captured import CapturedRollout
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_marker import require_capture_directory
+from gym_capture.storage.sealed.manifest import MANIFEST
+from gym_capture.storage.store import CaptureStore
+
+RolloutSource = Callable[[bool], Iterator[CapturedRollout]]
+"""Goes through all rollouts in the order of (id, generation), with the texts of their exchanges or without."""
+
+
+def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSource:
+    """What a directory holds now: a capture directory (at rest, live or damaged; NeMo Gym's files count), or a dataset.
+
+    Args:
+        strict: lines of NeMo Gym's files that standard JSON refuses are damaged; else they are read as far as possible.
+
+    Raises:
+        CaptureDirectoryError: the path is absent, is no directory, or has none of these in it.
+        DamagedLog, FormatError: its log or manifest cannot be read.
+        MissingExtra: it is a sealed dataset, and pyarrow is not installed.
+    """
+    files = PosixFiles(Path(directory).absolute())
+    if MANIFEST in files.names():
+        from gym_capture.storage.sealed.reader import SealedReader
+
+        reader = SealedReader(files)
+        return lambda texts: reader.rollouts(texts=texts)
+    require_capture_directory(files)
+    store = CaptureStore(files)
+    return lambda texts: (store.captured(each, texts=texts, strict=strict) for each in store.rollout_ids())
+
+
+__all__ = ["RolloutSource", "open_captured"]

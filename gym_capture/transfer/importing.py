@@ -1,0 +1,154 @@
+"""Taking captures into a directory at rest: NeMo Gym's files, a sealed dataset, or another run's directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureError
+from gym_capture.model.captured import CapturedRollout
+from gym_capture.model.ledger import Ledger
+from gym_capture.model.rows import Outcome
+from gym_capture.storage.captured_source import RolloutSource, open_captured
+from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
+from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.transfer.batches import FIRST_GENERATION, Identity, Seen, batches_of, marks_of, named_calls
+from gym_capture.transfer.owner_at_rest import OwnerAtRest, own_at_rest
+
+_NAMED = 5
+
+
+class Imported(NamedTuple):
+    """What was taken in.
+
+    Fields: `rollouts` and `calls` that were written now, the rollouts that were `there_already` (an import that was
+    stopped had written them), and `earlier_generations` that were left out.
+    """
+
+    rollouts: int
+    calls: int
+    there_already: int
+    earlier_generations: int
+
+
+def import_captures(source: str | Path, directory: str | Path) -> Imported:
+    """Write what a source holds into the log of a directory at rest. Blocks; not for a running event loop.
+
+    It is looked at whole before anything is written. Stopped or killed, it goes on when it is run again: what is there
+    already is what it wrote if it is the beginning of the same rollout.
+
+    Args:
+        source: a folder of NeMo Gym's capture files, a sealed dataset, or a capture directory.
+        directory: made when absent.
+
+    Raises:
+        DirectoryHeld: the directory has a live owner; nothing was changed.
+        CaptureDirectoryError: the directory has other evidence of a rollout of the source; nothing was changed.
+        DamagedLog: the source cannot be read.
+        GymCaptureError: an exchange cannot be written; those before it are there.
+        OSError: the directory cannot be written.
+    """
+    given, target = Path(source).absolute(), Path(directory).absolute()
+    if given.resolve() == target.resolve():
+        raise ConfigError(f"{target} is what is to be imported. Nothing was written; give another directory.")
+    rollouts = open_captured(given, strict=False)
+    make_capture_directory(target)
+    create_or_adopt_run(PosixFiles(target))
+    return asyncio.run(_import(rollouts, target))
+
+
+async def _import(source: RolloutSource, directory: Path) -> Imported:
+    written = calls = there_already = earlier = 0
+    async with own_at_rest(directory, "import") as owner:
+        # Reading may take long, and the loop has to move the owner's beat meanwhile.
+        skipped = await asyncio.to_thread(_skipped, source, owner.ledger, NemoGymFiles(owner.files))
+        rollouts = _current(source(True))
+        while (found := await asyncio.to_thread(next, rollouts, None)) is not None:
+            rollout, before = found
+            earlier += before
+            done = skipped.get(rollout.rollout_id, 0)
+            if done is None:
+                there_already += 1
+                continue
+            calls += await _write(owner, rollout, done)
+            written += 1
+    return Imported(written, calls, there_already, earlier)
+
+
+async def _write(owner: OwnerAtRest, rollout: CapturedRollout, skipped: int) -> int:
+    """Write one rollout; returns how many of its calls."""
+    batches = batches_of(rollout, skipped)
+    calls = 0
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        results = await owner.batch(batch.rows, batch.body)
+        for result in results:
+            if result.outcome != Outcome.APPLIED:
+                raise GymCaptureError(
+                    f"an exchange or mark of rollout {rollout.rollout_id} was refused "
+                    f"({Outcome(result.outcome).name.lower()}). The rollouts before it are imported; leave it out."
+                )
+            calls += result.call_index >= 0
+    return calls
+
+
+def _current(rollouts: Iterator[CapturedRollout]) -> Iterator[tuple[CapturedRollout, int]]:
+    """The last generation of every rollout, and how many there are before it."""
+    held: CapturedRollout | None = None
+    before = 0
+    for rollout in rollouts:
+        if held is not None and held.rollout_id == rollout.rollout_id:
+            before += 1
+        elif held is not None:
+            yield held, before
+            before = 0
+        held = rollout
+    if held is not None:
+        yield held, before
+
+
+def _skipped(source: RolloutSource, ledger: Ledger, beside: NemoGymFiles) -> dict[str, int | None]:
+    """How many calls of each rollout an import wrote before; None where it is whole.
+
+    Raises:
+        CaptureDirectoryError: the directory has something else of one of them.
+    """
+    found: dict[str, int | None] = {}
+    others: list[str] = []
+    for rollout, _ in _current(source(True)):
+        rollout_id = rollout.rollout_id
+        state = ledger.rollouts.get(rollout_id)
+        if log_knows(state):
+            written = _written(rollout, ledger)
+            if written == 0:
+                others.append(rollout_id)
+            found[rollout_id] = written
+        elif beside.has(rollout_id):
+            others.append(rollout_id)
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise CaptureDirectoryError(
+            f"the directory has other evidence of {', '.join(others[:_NAMED])}{more}. Nothing was changed; import "
+            "into another directory.",
+            rollout_ids=others,
+        )
+    return found
+
+
+def _written(rollout: CapturedRollout, ledger: Ledger) -> int | None:
+    """How many of its first calls the directory has, and nothing else of it; None: all of it; 0: something else."""
+    view = ledger.view(rollout.rollout_id)
+    there = [Identity(entry.model_call_id, entry.digest) for entry in view.entries]
+    seen = Seen(rollout.calls)
+    given = [each.identity for each in named_calls(rollout._replace(calls=seen))]
+    if view.generation != FIRST_GENERATION or view.outstanding or view.holes or there != given[: len(there)]:
+        return 0
+    if len(there) < len(given):
+        # The marks come with the last call, so an import that was stopped has left none.
+        return len(there) if view.reasons is None else 0
+    return None if view.reasons == marks_of(rollout, seen.count) else 0
+
+
+__all__ = ["Imported", "import_captures"]

@@ -1,0 +1,40 @@
+"""`export` and `import` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from gym_capture.cli.main import app
+from tests.reading.calls import chat, user, written
+
+
+def test_out_in_every_format_and_in_again(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    expected = written(source, {"a": [chat("a", [user("one")])]}).read("a")
+    runner = CliRunner()
+    for format_ in ("nemo-gym", "parquet"):
+        out, again = str(tmp_path / f"out-{format_}"), tmp_path / f"in-{format_}"
+        ran = runner.invoke(app, ["export", str(source), "--to", out, "--format", format_, "--json"])
+        assert json.loads(ran.stdout) == {"rollouts": 1, "calls": 1, "notes": {}}
+        ran = runner.invoke(app, ["import", out, str(again)])
+        assert ran.exit_code == 0
+        assert ran.stdout.split()[:4] == ["rollouts", "1", "calls", "1"]
+        shown = runner.invoke(app, ["ls", str(again), "--json"])
+        assert [row["rollout_id"] for row in json.loads(shown.stdout)["rows"]] == ["a"]
+    train = tmp_path / "train.jsonl"
+    runner.invoke(app, ["export", str(source), "--to", str(train), "--format", "openai-chat"])
+    assert json.loads(train.read_text())["messages"][0] == expected[0]["request"]["messages"][0]
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    written(source, {"a": [chat("a", [user("one")])]})
+    ran = CliRunner().invoke(app, ["export", str(source), "--to", str(tmp_path / "x"), "--format", "csv"])
+    assert (ran.exit_code, "nemo-gym, openai-chat, parquet" in ran.stderr) == (2, True)
+    other = tmp_path / "other"
+    written(other, {"a": [chat("b", [user("two")])]})
+    ran = CliRunner().invoke(app, ["import", str(source), str(other)])
+    assert (ran.exit_code, "other evidence of a" in ran.stderr) == (1, True)
