@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from gym_capture.errors import CaptureDirectoryError, ConfigError, DirectoryHeld
+from gym_capture.directory import resting
+from gym_capture.errors import (
+    CaptureDirectoryError,
+    ConfigError,
+    DirectoryHeld,
+    GymCaptureError,
+    OwnerUnavailable,
+)
 from gym_capture.model.captured import CapturedCall
 from gym_capture.service.capture_service import CaptureService
+from gym_capture.service.session import Session
+from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.store import CaptureStore
@@ -27,6 +37,7 @@ from tests.storage.owners import Batch, Owner
 
 Json = dict[str, Any]
 _numbers = itertools.count()
+receive = Session.receive
 
 
 def captured(folder: Path, rollouts: dict[str, Sequence[Json]], *batches: Batch) -> Path:
@@ -204,11 +215,39 @@ def test_a_marker_alone_is_imported_once(tmp_path: Path) -> None:
     assert CaptureStore(tmp_path / "target").is_incomplete("r")
 
 
-def test_calls_that_are_the_same_and_marks_that_are_not_are_other_evidence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [1, 2])
+def test_calls_that_are_the_same_and_marks_that_are_not_are_other_evidence(tmp_path: Path, there: int) -> None:
     source = captured(tmp_path / "source", {"a": conversation(2)})
-    target = captured(tmp_path / "target", {"a": conversation(2)}, Batch().claim("a", 1).release("a", 1))
+    target = captured(tmp_path / "target", {"a": conversation(there)}, Batch().claim("a", 1).release("a", 1))
     with pytest.raises(CaptureDirectoryError, match="other evidence of a"):
         import_captures(source, target)
+    assert len(calls(target)["a"]) == there
+
+
+def test_a_claim_that_was_open_is_evidence_that_is_missing(tmp_path: Path) -> None:
+    source = captured(tmp_path / "source", {"a": conversation(1)}, Batch().claim("a", 1))
+    import_captures(source, tmp_path / "target")
+    found = CaptureStore(tmp_path / "target").captured("a")
+    assert (found.reasons, found.outstanding) == ({"unsettled": 1}, 0)
+    export(source, tmp_path / "out", "nemo-gym")
+    assert (tmp_path / "out" / "a.capture.incomplete").read_bytes() == b""
+
+
+def test_an_exchange_that_an_owner_does_not_take_ends_the_import_with_its_rollouts_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = captured(tmp_path / "source", {"a": conversation(1), "b": conversation(1, 40_000)})
+    monkeypatch.setattr(resting, "OwnerSettings", partial(OwnerSettings, max_exchange_bytes=4000))
+    with pytest.raises(GymCaptureError, match=r"rollout b was refused \(too_large\)"):
+        import_captures(source, tmp_path / "target")
+    assert calls(tmp_path / "target")["a"] == calls(source)["a"]
+
+
+def test_an_owner_that_loses_its_directory_ends_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = captured(tmp_path / "source", {"a": conversation(1)})
+    monkeypatch.setattr(Session, "receive", lambda self, *_: self.end() if self.client else receive(self, *_))
+    with pytest.raises(OwnerUnavailable):
+        import_captures(source, tmp_path / "target")
 
 
 def test_a_live_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,19 +298,20 @@ def test_an_export_counts_and_marks_what_cannot_be_read(tmp_path: Path) -> None:
     out = tmp_path / "out"
     exported = export(source, out, "nemo-gym")
     assert exported == (2, 2, {"damaged_calls": 1, "nonstandard_lines": 1})
-    assert sorted(path.name for path in out.iterdir()) == [
-        "a.capture.incomplete",
-        "a.capture.jsonl",
-        "nan.capture.jsonl",
-    ]
+    files = ["a.capture.incomplete", "a.capture.jsonl", "nan.capture.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == files
+    (out / "nan.capture.incomplete").touch()  # of an earlier export, when the rollout was not whole
     assert export(source, out, "nemo-gym") == exported
+    assert sorted(path.name for path in out.iterdir()) == files
 
 
 def test_an_export_goes_nowhere_near_captures(tmp_path: Path) -> None:
     source = captured(tmp_path / "source", {"a": conversation(1)})
+    other = captured(tmp_path / "other", {"b": conversation(1)})
     for format_ in ("nemo-gym", "parquet"):
-        with pytest.raises(ConfigError, match="Nothing was written"):
-            export(source, source, format_)
+        for target in (source, other):
+            with pytest.raises(ConfigError, match="is a capture directory"):
+                export(source, target, format_)
     with pytest.raises(ConfigError, match="nemo-gym, openai-chat, parquet"):
         export(source, tmp_path / "out", "csv")
     export(source, tmp_path / "out", "parquet")
