@@ -49,7 +49,8 @@ def test_each_choice_is_a_conversation() -> None:
 def test_failed_calls_and_verifiers_calls_are_none() -> None:
     failed = chat("a", [user("one")], response=None, error_category="timeout", status_code=504)
     judged = chat("b", [user("judge")], verifier_invocation={"invocation_id": "v", "name": "judge"})
-    assert lines(failed, judged, chat("c", [user("one")])) == [
+    cut = chat("d", [user("one")], error_category="stream_truncated")
+    assert lines(failed, judged, cut, chat("c", [user("one")])) == [
         ChatLine({"messages": [user("one"), assistant("answer c")]})
     ]
 
