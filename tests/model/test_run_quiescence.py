@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gym_capture.model.run_quiescence import RunQuiescence, Standing, Verdict
 
+
 class Shard(NamedTuple):
     """One owner, and the question that it may have. Claims that are open outlive it, what it counts does not."""
 
