@@ -181,8 +181,8 @@ def repair_marker(files: MendableFiles) -> RepairReport:
         return report
     if marker is None:
         raise MissingRunMarker(
-            f"{names.RUN} in {files.directory} cannot be read, and those of its shards do not all name one run. Nothing "
-            f"was changed; restore {names.RUN} from a copy.",
+            f"{names.RUN} in {files.directory} cannot be read, and those of its shards do not all name one run. "
+            f"Nothing was changed; restore {names.RUN} from a copy.",
             directory=files.directory,
             runs=[],
         )

@@ -1,7 +1,7 @@
 """Where the shards of a run lie, and how they are bound to it.
 
-A run of one shard is its directory, as it always was. A run of several has a folder for each, a capture directory of its
-own but for its `RUN`, which says the run, how many shards there are and which one this is. The run's own `RUN` is
+A run of one shard is its directory, as it always was. A run of several has a folder for each, a capture directory of
+its own but for its `RUN`, which says the run, how many shards there are and which one this is. The run's own `RUN` is
 created after all of them: once it is there, a shard that is missing was lost, and nothing makes it anew.
 """
 
@@ -83,9 +83,9 @@ def shard_files(directory: str, run: str, shard: int, shards: int) -> PosixFiles
     wanted = RunMarker(run, FORMAT_VERSION, shards, shard if shards > 1 else None)
     if (marker.run, marker.shards, found) != (run, shards, wanted):
         raise CaptureDirectoryError(
-            f"{files.directory} is not shard {shard} of {shards} of run {run}: its {names.RUN} says shard {found.shard} "
-            f"of {found.shards} of run {found.run}, that of {directory} says {marker.shards} shards of run "
-            f"{marker.run}. Nothing was written; see what was copied or mounted there.",
+            f"{files.directory} is not shard {shard} of {shards} of run {run}: its {names.RUN} says shard "
+            f"{found.shard} of {found.shards} of run {found.run}, that of {directory} says {marker.shards} shards "
+            f"of run {marker.run}. Nothing was written; see what was copied or mounted there.",
             directory=files.directory,
         )
     return files
