@@ -1,7 +1,7 @@
 """A run of several shards is called quiescent only if at some moment all of them were, whatever happens in between.
 
-Shown by random schedules of three shards, and by every schedule there is of two (up to two claims and one restart each).
-Broken askers are found by the same means.
+Shown by random schedules of three shards, and by every schedule there is of two (up to two claims and one restart
+each). Broken askers are found by the same means.
 """
 
 from __future__ import annotations
