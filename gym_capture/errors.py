@@ -84,7 +84,7 @@ class NameTaken(GymCaptureError):
 
 
 class SettingsDiffer(GymCaptureError):
-    """The running owner was started with other settings; `keys` names them."""
+    """The run was started with other settings; `keys` names them."""
 
 
 class OwnerNotFound(GymCaptureError):

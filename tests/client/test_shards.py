@@ -142,8 +142,8 @@ async def test_clears_go_to_every_shard_and_come_back_in_order(client: CaptureCl
 
 async def test_the_counters_are_summed_and_each_shards_are_there(client: CaptureClient) -> None:
     for turn, rollout_id in enumerate(ROLLOUTS):
-        for call in range(turn + 1):
-            await client.rollout(rollout_id).record(some_exchange(f"c{call}"))
+        for number in range(turn + 1):
+            await client.rollout(rollout_id).record(some_exchange(f"c{number}"))
     async with client.rollout(ROLLOUTS[1]).claim(dialect="chat", model_call_id="open") as call:
         stats = await client.stats(ROLLOUTS[3])
         assert stats["counts"]["commits"] == 10
