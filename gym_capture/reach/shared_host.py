@@ -110,6 +110,7 @@ class SharedHost:
 
     async def close(self, timeout_s: float) -> bool:
         """Wait until all that was handed in is answered; the last client of the core ends it."""
+        await work_done(self, timeout_s)
         with _lock:
             if self._closed:
                 return True
@@ -118,7 +119,6 @@ class SharedHost:
             last = not self._core.users
             if last and _cores.get(self._key) is self._core:
                 del _cores[self._key]
-        await work_done(self, timeout_s)
         if last:
             return await self._core.host.close(timeout_s)
         return bool(await self._core.host.perform(Flush(timeout_s)))
