@@ -24,7 +24,8 @@ from gym_capture.service.state import State
 from gym_capture.service.stream_server import StreamServer
 from gym_capture.service.tls import server_ssl_context
 from gym_capture.storage.owner_file import OwnerIdentity
-from gym_capture.storage.run_layout import shard_files
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import require_shard
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Owner:
     async def _open(self, on_leave: Callable[[str], None]) -> None:
         spec = self._spec
         service = self.service = CaptureService(
-            shard_files(spec.directory, spec.run, spec.shard, spec.shards),
+            PosixFiles(require_shard(spec.directory, spec.run, spec.shard, spec.shards)),
             self._identity,
             spec.owner,
             clock=SystemClock(),

@@ -66,8 +66,8 @@ def shard_directory(directory: str, shard: int, shards: int) -> str:
     return directory if shards == 1 else os.path.join(directory, names.shard_folder(shard))
 
 
-def shard_files(directory: str, run: str, shard: int, shards: int) -> PosixFiles:
-    """The directory of a shard that is to be served, found to belong to its run.
+def require_shard(directory: str, run: str, shard: int, shards: int) -> str:
+    """Where a shard lies that is to be served, once it is found to belong to its run.
 
     Args:
         directory: the run's.
@@ -88,7 +88,7 @@ def shard_files(directory: str, run: str, shard: int, shards: int) -> PosixFiles
             f"of run {marker.run}. Nothing was written; see what was copied or mounted there.",
             directory=files.directory,
         )
-    return files
+    return files.directory
 
 
 def shards_of(files: Files) -> list[Files]:

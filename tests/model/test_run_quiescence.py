@@ -83,9 +83,10 @@ class World(NamedTuple):
 
     @property
     def key(self) -> object:
-        """What tells it from other worlds."""
-        memory = tuple(tuple(sorted(each.items())) for each in vars(self.question).values() if isinstance(each, dict))
-        return self.shards, memory, self.rested, self.told
+        """What tells it from other worlds; which of the shards is which does not."""
+        memories = [each for each in vars(self.question).values() if isinstance(each, dict)]
+        known = [(shard, *[memory.get(number) for memory in memories]) for number, shard in enumerate(self.shards)]
+        return *sorted(known, key=hash), self.rested, self.told
 
 
 def copy_of(question: RunQuiescence) -> RunQuiescence:
@@ -112,21 +113,35 @@ def first_mistake(asker: type[RunQuiescence], most: int = 2) -> list[Step] | Non
         most: claims that begin in one epoch, and epochs.
     """
     start = World((Shard(), Shard()), asker(2))
-    seen, waiting = {start.key}, deque([(start, [])])  # type: ignore[var-annotated]
+    seen, waiting = {start.key}, deque([(start, Path(None, None))])
     while waiting:
-        world, steps = waiting.popleft()
+        world, path = waiting.popleft()
         if world.rested:
             continue  # whatever it is told from now on is true
-        for step in ((action, number) for action in ACTIONS for number in range(2)):
+        for step in STEPS:
             after = world.after(step)
             if any(shard.begun > most or shard.epoch > most for shard in after.shards) or after.key in seen:
                 continue
             if after.told and not after.rested:
-                return [*steps, step]
+                return Path(path, step).steps()
             seen.add(after.key)
-            waiting.append((after, [*steps, step]))
+            waiting.append((after, Path(path, step)))
     assert len(seen) > 1000, len(seen)
     return None
+
+
+class Path(NamedTuple):
+    """How a world was come to."""
+
+    before: Path | None
+    step: Step | None
+
+    def steps(self) -> list[Step]:
+        before = self.before.steps() if self.before is not None else []
+        return before if self.step is None else [*before, self.step]
+
+
+STEPS = [(action, number) for action in ACTIONS for number in range(2)]
 
 
 class AsksOnce(RunQuiescence):

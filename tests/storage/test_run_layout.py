@@ -16,7 +16,7 @@ from gym_capture.storage import names
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.run_layout import create_or_adopt_shards, marker_of_shards, shard_files, shards_of
+from gym_capture.storage.run_layout import create_or_adopt_shards, marker_of_shards, require_shard, shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.storage.store import CaptureStore
 
@@ -86,7 +86,7 @@ def take(files: PosixFiles) -> None:
 
 def test_a_lost_marker_of_a_run_that_was_owned_is_not_made_anew(directory: str) -> None:
     marker = create_or_adopt_shards(directory, 2)
-    take(shard_files(directory, marker.run, 1, 2))
+    take(PosixFiles(require_shard(directory, marker.run, 1, 2)))
     os.unlink(f"{directory}/RUN")
     for shards in (1, 2):
         with pytest.raises(MissingRunMarker, match="verify --repair"):
@@ -109,15 +109,15 @@ def remove_folder(directory: str) -> None:
 @pytest.mark.parametrize("lose", [remove_runs_marker, remove_marker, remove_folder])
 def test_no_shard_is_served_whose_markers_are_not_all_there(directory: str, lose: Callable[[str], None]) -> None:
     marker = create_or_adopt_shards(directory, 2)
-    assert shard_files(directory, marker.run, 1, 2).directory == f"{directory}/shard-001"
+    assert require_shard(directory, marker.run, 1, 2) == f"{directory}/shard-001"
     lose(directory)
     with pytest.raises(MissingRunMarker):
-        shard_files(directory, marker.run, 1, 2)
+        require_shard(directory, marker.run, 1, 2)
     if lose is not remove_runs_marker:
         # The run is there, so its shard was lost: nothing makes an empty one in its place.
         create_or_adopt_shards(directory, 2)
         with pytest.raises(MissingRunMarker):
-            shard_files(directory, marker.run, 1, 2)
+            require_shard(directory, marker.run, 1, 2)
 
 
 def test_a_shard_of_another_place_or_run_is_not_served(directory: str) -> None:
@@ -125,9 +125,9 @@ def test_a_shard_of_another_place_or_run_is_not_served(directory: str) -> None:
     shutil.rmtree(f"{directory}/shard-001")
     shutil.copytree(f"{directory}/shard-002", f"{directory}/shard-001")
     with pytest.raises(CaptureDirectoryError, match="is not shard 1 of 3"):
-        shard_files(directory, marker.run, 1, 3)
+        require_shard(directory, marker.run, 1, 3)
     with pytest.raises(CaptureDirectoryError, match="is not shard 0 of 3"):
-        shard_files(directory, uuid.uuid4().hex, 0, 3)
+        require_shard(directory, uuid.uuid4().hex, 0, 3)
     with pytest.raises(CaptureDirectoryError, match="says that it is shard 2"):
         CaptureStore(directory)
 
