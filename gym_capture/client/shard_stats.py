@@ -20,7 +20,6 @@ _SUMMED = (
     "buffered_bytes",
     "paused",
     "reopened",
-    "ray_pipes",
 )
 _CLIENT_SUMMED = ("connects", "open_claims", "unanswered", "buffered_bytes", "dropped")
 

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from gym_capture.actor.launch import actor_options
+from gym_capture.actor import launch as launching
+from gym_capture.actor.launch import Launched, actor_options
 from gym_capture.actor.owner import Owner
-from gym_capture.actor.owner_spec import OwnerSpec, spec_of
-from gym_capture.api import _run_name
+from gym_capture.actor.owner_spec import OwnerSpec, Ready, spec_of
+from gym_capture.api import _run_name, _source_by_directory, connect
 from gym_capture.client.options import ClientOptions
 from gym_capture.config import CaptureConfig, load_config
-from gym_capture.errors import ConfigError, ShardGiven
+from gym_capture.errors import ConfigError, DirectoryHeld, MissingRunMarker, ShardGiven
 from gym_capture.model.shards import shard_of
 from gym_capture.reach.source import Source
+from gym_capture.storage.run_layout import create_or_adopt_shards
+from gym_capture.testing.conformance import some_exchange
 
 NODE = "ab" * 28
 
@@ -89,3 +92,54 @@ def test_a_source_knows_where_each_shard_is_found() -> None:
     ]
     single = Source("ab" * 16, "/runs/1", "mine", "gym_capture", "auto", ClientOptions())
     assert single.of_shard(0) == single
+
+
+async def test_each_owner_serves_its_folder_and_the_run_is_found_by_its_name(tmp_path: Path) -> None:
+    config = config_of(tmp_path, name="mine", endpoint={"host": "127.0.0.1"})
+    run = create_or_adopt_shards(str(tmp_path), 3).run
+    specs = [spec_of(config, run, start="s", takeover=False, shard=shard) for shard in range(3)]
+    owners = [Owner(spec, f"actor {spec.shard}", "node", "127.0.0.1", takeover=False) for spec in specs]
+    for owner in owners:
+        await owner.open(lambda why: None)
+    source = _source_by_directory(tmp_path, "gym_capture", "auto")
+    assert (source.run, source.name, source.shards) == (run, "mine", 3)
+    async with connect(tmp_path) as capture:
+        rollouts = [f"r{number}" for number in range(9)]
+        await capture.record_many([(rollout_id, some_exchange("a")) for rollout_id in rollouts])
+        assert await capture.quiesce()
+        stats = await capture.stats()
+        assert [shard["directory"] for shard in stats["shards"]] == [str(tmp_path / f"shard-00{n}") for n in range(3)]
+    for shard, owner in enumerate(owners):
+        mine = [rollout_id for rollout_id in rollouts if shard_of(rollout_id, 3) == shard]
+        assert sorted(owner.service.ledger.rollouts) == mine
+        assert [(await owner.clear(mine, "once"))[rollout_id] for rollout_id in mine] == [1] * len(mine)
+        await owner.close()
+    (tmp_path / "RUN").unlink()
+    restarted = Owner(specs[1], "actor 1", "node", "127.0.0.1", takeover=False)
+    with pytest.raises(MissingRunMarker):
+        await restarted.open(lambda why: None)
+
+
+def test_a_start_that_one_shard_fails_stops_what_it_created_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped: list[Any] = []
+    monkeypatch.setattr(launching, "_stop", stopped.append)
+    spec = specs_of(config_of(tmp_path))[0]
+
+    def start(handle: str, created: bool) -> Launched:
+        return Launched(
+            handle,
+            Ready(run="", directory="", start="", settings={}, actor_id="", node="", pid=0, epoch=1),
+            spec,
+            created,
+        )
+
+    def fail() -> Launched:
+        raise DirectoryHeld("held")
+
+    starts = [lambda: start("created", True), fail, lambda: start("found", False)]
+    with pytest.raises(DirectoryHeld, match="held"):
+        launching._all_or_none(starts)
+    assert stopped == ["created"]
+    assert [each.handle for each in launching._all_or_none([starts[0], starts[2]])] == ["created", "found"]
