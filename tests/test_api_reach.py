@@ -151,7 +151,9 @@ async def test_a_core_ends_with_the_last_client_that_shares_it() -> None:
 
 
 async def test_closing_a_shared_client_waits_for_its_work_aside() -> None:
-    host = share_host(("another run of this test", "stream"), lambda: CoreHost(FakeTransport("stream"), ClientOptions()))
+    host = share_host(
+        ("another run of this test", "stream"), lambda: CoreHost(FakeTransport("stream"), ClientOptions())
+    )
     go, order = threading.Event(), []
 
     def work() -> None:

@@ -36,6 +36,8 @@ def directory(tmp_path: Path) -> str:
         held.__enter__()
         store = CaptureStore(tmp_path / "run")
         assert (store.outstanding(), store.outstanding(ROLLOUTS[2]), store.outstanding(ROLLOUTS[0])) == (1, 1, 0)
+        assert [claim.rollout_id for claim in store.open_claims()] == [ROLLOUTS[2]]
+        assert store.open_claims() == store.open_claims(ROLLOUTS[2])
         held.release()
         held.__exit__(None, None, None)
         store.refresh()
@@ -54,6 +56,10 @@ def test_all_shards_are_read_as_one(directory: str) -> None:
     assert store.read_bytes(ROLLOUTS[1], 1, "response").startswith(b'{"id":"c1"')
     assert [store.knows(rollout_id) for rollout_id in (ROLLOUTS[0], "nobody")] == [True, False]
     assert store.report.segments == 3
+    standings = store.standings()
+    assert [(each.rollout_id, each.calls) for each in standings] == sorted(zip(ROLLOUTS, (1, 2, 3), strict=True))
+    assert standings == [store.standing(rollout_id) for rollout_id in sorted(ROLLOUTS)]
+    assert [record.call_index for record in store.records(ROLLOUTS[2], 1)] == [1, 2]
     assert liveness(directory) is Liveness.AT_REST
     assert owner_of(directory) is None
 
