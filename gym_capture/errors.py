@@ -67,6 +67,10 @@ class MissingRunMarker(CaptureDirectoryError):
     """The directory has no RUN file, so it is not (or not the mount of) a run's capture directory."""
 
 
+class ShardGiven(CaptureDirectoryError):
+    """A shard's directory or actor was given, which knows a part of the run only; nothing was done."""
+
+
 class DirectoryHeld(GymCaptureError):
     """Another live owner holds the capture directory."""
 
@@ -80,7 +84,7 @@ class NameTaken(GymCaptureError):
 
 
 class SettingsDiffer(GymCaptureError):
-    """The running owner was started with other settings; `keys` names them."""
+    """The run was started with other settings; `keys` names them."""
 
 
 class OwnerNotFound(GymCaptureError):

@@ -19,6 +19,7 @@ from gym_capture.reading.nearest import nearest_ids
 from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage import names
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.store import CaptureStore
 
@@ -120,7 +121,8 @@ def complete_rollout(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
     try:
         files = PosixFiles(Path(given).absolute())
-        if sum(files.size(each.file) for each in names.segments_in(files.names())) > COMPLETED_LOG_BYTES:
+        logs = [(shard, each.file) for shard in shards_of(files) for each in names.segments_in(shard.names())]
+        if sum(shard.size(name) for shard, name in logs) > COMPLETED_LOG_BYTES:
             return []
         return [each for each in CaptureStore(files).rollout_ids() if each.startswith(incomplete)]
     except (GymCaptureError, OSError):

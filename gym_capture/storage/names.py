@@ -26,6 +26,7 @@ QUARANTINE = "quarantine"
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
+_SHARD = re.compile(r"shard-([0-9]{3})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
@@ -43,6 +44,16 @@ class SegmentName(NamedTuple):
     def file(self) -> str:
         """The file's name."""
         return f"segment-{self.epoch:08d}-{self.number:08d}.log"
+
+
+def shard_folder(shard: int) -> str:
+    """The folder of a run's directory that holds one of its shards, where there are several."""
+    return f"shard-{shard:03d}"
+
+
+def shards_in(names: Iterable[str]) -> list[int]:
+    """The numbers of the shards that have a folder, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _SHARD.fullmatch(name)))
 
 
 def epoch_file(epoch: int) -> str:

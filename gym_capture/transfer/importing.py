@@ -14,6 +14,7 @@ from gym_capture.model.rows import Outcome
 from gym_capture.storage.captured_source import RolloutSource, open_captured
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.transfer.batches import FIRST_GENERATION, Identity, Seen, batches_of, marks_of, named_calls
 from gym_capture.transfer.owner_at_rest import OwnerAtRest, own_at_rest
@@ -56,7 +57,10 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
         raise ConfigError(f"{target} is what is to be imported. Nothing was written; give another directory.")
     rollouts = open_captured(given, strict=False)
     make_capture_directory(target)
-    create_or_adopt_run(PosixFiles(target))
+    files = PosixFiles(target)
+    if len(shards_of(files)) > 1:
+        raise ConfigError(f"{target} is a run of several shards. Nothing was written; import into a new directory.")
+    create_or_adopt_run(files)
     return asyncio.run(_import(rollouts, target))
 
 
