@@ -24,6 +24,7 @@ from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.session import Session
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import create_or_adopt_shards
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.store import CaptureStore
 from gym_capture.transfer import batches
@@ -319,3 +320,12 @@ def test_an_export_goes_nowhere_near_captures(tmp_path: Path) -> None:
         export(source, tmp_path / "out", "parquet")
     with pytest.raises(ConfigError, match="what is to be imported"):
         import_captures(source, source)
+
+
+def test_a_run_of_several_shards_is_read_and_not_imported_into(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    create_or_adopt_shards(str(tmp_path / "shards"), 2)
+    source = captured(tmp_path / "source", {"a": conversation(1)})
+    with pytest.raises(ConfigError, match="several shards"):
+        import_captures(source, tmp_path / "shards")
+    assert export(tmp_path / "shards", tmp_path / "out", "nemo-gym") == (0, 0, {})
