@@ -19,6 +19,7 @@ from gym_capture.model.rows import (
     ClearRow,
     ClientRow,
     CommitRow,
+    HistoryRow,
     LossRow,
     MarkRow,
     MergeRow,
@@ -32,6 +33,7 @@ _APPLIED = int(Outcome.APPLIED)
 _DUPLICATE = int(Outcome.DUPLICATE)
 _FENCED = int(Outcome.FENCED)
 _UNKNOWN_GENERATION = int(Outcome.UNKNOWN_GENERATION)
+_LACKING = int(Outcome.LACKING)
 _NOT_CURRENT = (_FENCED, _UNKNOWN_GENERATION)
 
 
@@ -148,6 +150,8 @@ class LedgerFold:
             self._apply_commit(client, row, ref)
         elif type(row) is ClaimRow:
             self._apply_claim(client, row, ref)
+        elif type(row) is HistoryRow:
+            self._apply_history(client, row, ref)
         elif type(row) is ReleaseRow:
             self._apply_release(client, row, ref)
         elif type(row) is LossRow:
@@ -203,7 +207,19 @@ class LedgerFold:
         self._open += 1
         self.counts["claims"] += 1
 
+    def _apply_history(self, client: ClientState | None, row: HistoryRow, ref: FrameRef) -> None:
+        if row.outcome != _APPLIED or client is None:
+            return
+        rollout = self._current(row)
+        if rollout is not None:
+            rollout.history(client.id, row.history).add(row.first, row.parts, ref)
+            self.counts["messages"] += len(row.parts)
+
     def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
+        if row.outcome == _LACKING:
+            # Not kept, and not over: the exchange comes again, whole.
+            self.counts["lacking"] += 1
+            return
         if row.outcome in _NOT_CURRENT:
             self._count_refusal(row)
             self._close_mistaken(client, row, ref)
@@ -222,7 +238,7 @@ class LedgerFold:
         if not closed:
             self._hold(rollout, ref)
         if row.outcome == _APPLIED and row.model_call_id not in rollout.calls:
-            self._append(rollout, row, ref)
+            self._append(rollout, client, row, ref)
         elif row.outcome == _APPLIED and rollout.calls[row.model_call_id].digest == row.digest:
             # It was committed again because the first one was unreadable then and is not now.
             self.counts["duplicates"] += 1
@@ -238,8 +254,9 @@ class LedgerFold:
             rollout.add_reason(REFUSED)
             rollout.absent.add(call)
 
-    def _append(self, rollout: RolloutState, row: CommitRow, ref: FrameRef) -> None:
-        entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref)
+    def _append(self, rollout: RolloutState, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
+        history = rollout.history(client.id, row.history) if row.messages and client is not None else None
+        entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref, history, row.messages)
         rollout.entries.append(entry)
         rollout.calls[row.model_call_id] = entry
         self._extend(rollout, row.call_index + 1)

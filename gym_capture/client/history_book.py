@@ -1,0 +1,124 @@
+"""What this client has stored of each rollout's conversation, so that it is sent once. Used in the client's loop only.
+
+A message counts as stored from the moment its row is queued: rows arrive in the order in which they are queued, are
+sent again in that order until they are answered, and what is answered is on disk. Should the owner lack something all
+the same, it says so, and the rollout begins a new history.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+_CONVERSATION_BYTES = 500
+_MESSAGE_BYTES = 160
+"""What each takes in memory, about."""
+
+DEFAULT_CAPACITY_BYTES = 32 << 20
+
+
+class Conversation:
+    """The messages of one history, by digest.
+
+    Attributes:
+        number: the history's number; it is never used again.
+        known: message numbers by digest. May be read in other threads.
+        next: the number of the next message.
+        extending: an exchange that adds messages is being packed; others that come meanwhile add none.
+    """
+
+    __slots__ = ("extending", "known", "next", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.known: dict[bytes, int] = {}
+        self.next = 0
+        self.extending = False
+
+
+class Turn:
+    """What one exchange may refer to, and whether it may add messages.
+
+    Attributes:
+        conversation: whose messages.
+        first: the number of the first message that it adds; None: it adds none.
+    """
+
+    __slots__ = ("conversation", "first")
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.first = None if conversation.extending else conversation.next
+        conversation.extending = True
+
+    @property
+    def known(self) -> Mapping[bytes, int]:
+        """The messages that it may refer to."""
+        return self.conversation.known
+
+    def queued(self, digests: Iterable[bytes]) -> None:
+        """Its new messages are on their way: later exchanges may refer to them."""
+        conversation = self.conversation
+        for digest in digests:
+            conversation.known[digest] = conversation.next
+            conversation.next += 1
+
+    def end(self) -> None:
+        """It is queued, or lost."""
+        if self.first is not None:
+            self.conversation.extending = False
+            self.first = None
+
+
+class HistoryBook:
+    """The conversations of one client.
+
+    Args:
+        capacity_bytes: about how much memory they may take; the longest unused is forgotten first.
+    """
+
+    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._held_bytes = 0
+        self._conversations: OrderedDict[tuple[str, int], Conversation | None] = OrderedDict()
+        self._charged: dict[tuple[str, int], int] = {}
+        self._last = 0
+
+    def turn(self, rollout: str, generation: int) -> Turn | None:
+        """The turn of an exchange that is about to be packed; None for a rollout's first: it is stored whole.
+
+        Args:
+            generation: as its row will say it.
+        """
+        key = (rollout, generation)
+        if key not in self._conversations:
+            self._conversations[key] = None
+            self._charge(key, 0)
+            return None
+        conversation = self._conversations[key]
+        if conversation is None:
+            self._last += 1
+            conversation = self._conversations[key] = Conversation(self._last)
+        self._conversations.move_to_end(key)
+        self._charge(key, len(conversation.known))
+        return Turn(conversation)
+
+    def lacking(self, rollout: str, generation: int, conversation: Conversation) -> None:
+        """The owner lacks messages of that history: what follows begins another."""
+        key = (rollout, generation)
+        if self._conversations.get(key) is conversation:
+            self._conversations[key] = None
+            self._charge(key, 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the conversations take."""
+        return self._held_bytes
+
+    def _charge(self, key: tuple[str, int], messages: int) -> None:
+        size = _CONVERSATION_BYTES + _MESSAGE_BYTES * messages
+        self._held_bytes += size - self._charged.get(key, 0)
+        self._charged[key] = size
+        while self._held_bytes > self._capacity_bytes and len(self._conversations) > 1:
+            oldest, _ = self._conversations.popitem(last=False)
+            self._held_bytes -= self._charged.pop(oldest)
