@@ -12,16 +12,26 @@ from functools import partial
 
 from gym_capture.client.buffer import Buffer
 from gym_capture.client.delivery import Delivery
-from gym_capture.client.history_book import HistoryBook, Turn
+from gym_capture.client.history_book import FirstRequest, HistoryBook, Turn
 from gym_capture.client.operations import ClaimState, Commit, Committed, Release, Ticket
 from gym_capture.client.outbox import Entry, Outbox
 from gym_capture.client.outcome import CallOutcome, outcome_of
 from gym_capture.client.presence import Presence
 from gym_capture.client.trouble_log import TroubleLog, logger
 from gym_capture.client.unsettled import Unsettled
-from gym_capture.model.exchange import SealedExchange, SealedMessages, Snapshot, pack
+from gym_capture.model.exchange import SealedExchange, Snapshot, pack
 from gym_capture.model.rollout_state import DROPPED, REFUSED, RELEASED
-from gym_capture.model.rows import NO_CLAIM, ClaimRow, CommitRow, HistoryRow, MarkRow, Outcome, ReleaseRow, Result
+from gym_capture.model.rows import (
+    NO_CLAIM,
+    ClaimRow,
+    CommitRow,
+    HistoryRow,
+    MarkRow,
+    Outcome,
+    PartKind,
+    ReleaseRow,
+    Result,
+)
 
 PackElsewhere = Callable[[Callable[[], SealedExchange], Callable[[SealedExchange | None], None]], None]
 """Packs in another thread, then calls back in the client's loop; None: it could not be packed."""
@@ -195,7 +205,9 @@ class ClaimBook:
         return self._histories.turn(commit.rollout, _generation_of(commit))
 
     def _pack(self, commit: Commit, snapshot: Snapshot, size: int, turn: Turn | None) -> None:
-        work = partial(pack, snapshot) if turn is None else partial(pack, snapshot, turn.known, turn.first)
+        work = partial(pack, snapshot)
+        if turn is not None:
+            work = partial(pack, snapshot, turn.known, turn.first, turn.earlier)
         if size <= self._pack_inline_bytes:
             try:
                 sealed = work()
@@ -224,6 +236,11 @@ class ClaimBook:
             size += snapshot.raw_bytes
         self._buffer.resize(commit, size)
         self._queue(commit, sealed, turn)
+        if turn is None and self._histories is not None and snapshot is not None:
+            request = snapshot.texts.get(PartKind.REQUEST)
+            if request is not None:
+                first = FirstRequest(sealed.model_call_id, sealed.digest, request.data)
+                self._histories.sent_whole(commit.rollout, _generation_of(commit), first)
         if turn is not None:
             turn.end()
 
@@ -245,18 +262,25 @@ class ClaimBook:
         row = CommitRow(commit.rollout, claim, sealed.model_call_id, sealed.digest, sealed.parts, generation)
         if turn is not None and sealed.needs:
             row.history, row.messages = turn.conversation.number, sealed.needs
-            if sealed.new is not None:
-                self._queue_messages(commit.rollout, generation, sealed.new, turn)
+            self._queue_messages(commit.rollout, generation, sealed, turn)
         settle = partial(self._committed, commit, turn)
         self._outbox.add(Entry(row, settle, sealed.body, sealed.body_bytes))
 
-    def _queue_messages(self, rollout: str, generation: int, new: SealedMessages, turn: Turn) -> None:
+    def _queue_messages(self, rollout: str, generation: int, sealed: SealedExchange, turn: Turn) -> None:
         """Before the commit that needs them."""
         conversation = turn.conversation
-        digests = b"".join(new.digests)
-        row = HistoryRow(rollout, conversation.number, conversation.next, digests, new.parts, generation)
-        self._outbox.add(Entry(row, _nobody_waits, new.body, new.body_bytes))
-        turn.queued(new.digests)
+        source, found, new = conversation.source, sealed.found, sealed.new
+        if found is not None and source is not None:
+            digests = b"".join(found.digests)
+            row = HistoryRow(rollout, conversation.number, conversation.next, digests, [], generation)
+            row.source, row.source_digest, row.ranges = source.model_call_id, source.digest, found.ranges
+            self._outbox.add(Entry(row, _nobody_waits))
+            turn.queued(found.digests)
+        if new is not None:
+            digests = b"".join(new.digests)
+            row = HistoryRow(rollout, conversation.number, conversation.next, digests, new.parts, generation)
+            self._outbox.add(Entry(row, _nobody_waits, new.body, new.body_bytes))
+            turn.queued(new.digests)
 
     def _send_whole(self, commit: Commit, turn: Turn, generation: int) -> None:
         """The owner lacks messages that the exchange refers to, and kept nothing of it; its claim is as it was."""

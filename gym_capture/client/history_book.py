@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 _CONVERSATION_BYTES = 500
 _MESSAGE_BYTES = 160
 """What each takes in memory, about."""
 
-DEFAULT_CAPACITY_BYTES = 32 << 20
+DEFAULT_CAPACITY_BYTES = 64 << 20
+
+
+class FirstRequest(NamedTuple):
+    """A rollout's first exchange, which was sent whole: its model_call_id, its digest, and its request's text."""
+
+    model_call_id: str
+    digest: bytes
+    text: bytes
 
 
 class Conversation:
@@ -25,12 +34,14 @@ class Conversation:
         known: message numbers by digest. May be read in other threads.
         next: the number of the next message.
         extending: an exchange that adds messages is being packed; others that come meanwhile add none.
+        source: the first request, until its messages are the history's first ones.
     """
 
-    __slots__ = ("extending", "known", "next", "number")
+    __slots__ = ("extending", "known", "next", "number", "source")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, source: FirstRequest | None) -> None:
         self.number = number
+        self.source = source
         self.known: dict[bytes, int] = {}
         self.next = 0
         self.extending = False
@@ -56,9 +67,16 @@ class Turn:
         """The messages that it may refer to."""
         return self.conversation.known
 
+    @property
+    def earlier(self) -> bytes:
+        """The request whose messages are to become the history's first ones; empty: there is none."""
+        source = self.conversation.source
+        return source.text if source is not None and self.first is not None else b""
+
     def queued(self, digests: Iterable[bytes]) -> None:
-        """Its new messages are on their way: later exchanges may refer to them."""
+        """These messages are on their way, under the next numbers: later exchanges may refer to them."""
         conversation = self.conversation
+        conversation.source = None
         for digest in digests:
             conversation.known[digest] = conversation.next
             conversation.next += 1
@@ -80,7 +98,7 @@ class HistoryBook:
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
-        self._conversations: OrderedDict[tuple[str, int], Conversation | None] = OrderedDict()
+        self._conversations: OrderedDict[tuple[str, int], Conversation | FirstRequest | None] = OrderedDict()
         self._charged: dict[tuple[str, int], int] = {}
         self._last = 0
 
@@ -96,12 +114,20 @@ class HistoryBook:
             self._charge(key, 0)
             return None
         conversation = self._conversations[key]
-        if conversation is None:
+        if not isinstance(conversation, Conversation):
             self._last += 1
-            conversation = self._conversations[key] = Conversation(self._last)
+            conversation = self._conversations[key] = Conversation(self._last, conversation)
         self._conversations.move_to_end(key)
-        self._charge(key, len(conversation.known))
+        source = conversation.source
+        self._charge(key, _MESSAGE_BYTES * len(conversation.known) + (len(source.text) if source is not None else 0))
         return Turn(conversation)
+
+    def sent_whole(self, rollout: str, generation: int, request: FirstRequest) -> None:
+        """A rollout's first exchange is queued: messages that come again can be referred to in it."""
+        key = (rollout, generation)
+        if key in self._conversations and self._conversations[key] is None:
+            self._conversations[key] = request
+            self._charge(key, len(request.text))
 
     def lacking(self, rollout: str, generation: int, conversation: Conversation) -> None:
         """The owner lacks messages of that history: what follows begins another."""
@@ -115,8 +141,8 @@ class HistoryBook:
         """About how much memory the conversations take."""
         return self._held_bytes
 
-    def _charge(self, key: tuple[str, int], messages: int) -> None:
-        size = _CONVERSATION_BYTES + _MESSAGE_BYTES * messages
+    def _charge(self, key: tuple[str, int], size: int) -> None:
+        size += _CONVERSATION_BYTES
         self._held_bytes += size - self._charged.get(key, 0)
         self._charged[key] = size
         while self._held_bytes > self._capacity_bytes and len(self._conversations) > 1:

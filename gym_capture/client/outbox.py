@@ -48,7 +48,7 @@ def _head_bytes(row: ClientRow) -> int:
     if type(row) is CommitRow:
         size += _PART_BYTES * len(row.parts)
     elif type(row) is HistoryRow:
-        size += _PART_BYTES * len(row.parts) + len(row.digests)
+        size += _PART_BYTES * row.count + len(row.digests) + 4 * len(row.source)
     return size
 
 

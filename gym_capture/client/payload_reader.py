@@ -76,9 +76,13 @@ class KnownMessages:
         for stored in reply.histories:
             for number, part in stored.messages:
                 try:
-                    self._found[stored.history, number] = open_part(part, _bytes_of(part, body))
+                    opened = open_part(part, _bytes_of(part, body))
                 except DamagedLog:
                     continue
+                if not stored.ranges:
+                    self._found[stored.history, number] = opened
+                for index, (at, size) in enumerate(stored.ranges, number):
+                    self._found[stored.history, index] = opened[at : at + size]
         for entry in reply.entries:
             if entry.history:
                 self.have[entry.history] = max(entry.messages, self.have.get(entry.history, 0))

@@ -23,7 +23,8 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import SKELETON_SLACK_BYTES, resolve, weave
+from gym_capture.model.history import SKELETON_SLACK_BYTES, digest_of, resolve, weave
+from gym_capture.model.json_elements import find_elements
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.redaction import REDACTED, Redaction
@@ -100,11 +101,18 @@ class SealedMessages(NamedTuple):
     body_bytes: int
 
 
+class FoundMessages(NamedTuple):
+    """Messages that lie in a request which was stored whole: their digests, and their places in it (offset, length)."""
+
+    digests: list[bytes]
+    ranges: list[tuple[int, int]]
+
+
 class SealedExchange(NamedTuple):
     """An exchange ready to be sent: its identity, its parts (offsets from the start of `body`) and their bytes.
 
-    Fields: with a history, how many of its messages the request `needs`, and which of these are `new`; the others are
-    with the owner before.
+    Fields: with a history, how many of its messages the request `needs`, which of these are `found` in an earlier
+    request, and which are `new`, in the order of their numbers; the others are with the owner before.
     """
 
     model_call_id: str
@@ -113,6 +121,7 @@ class SealedExchange(NamedTuple):
     body: list[bytes]
     body_bytes: int
     needs: int = 0
+    found: FoundMessages | None = None
     new: SealedMessages | None = None
 
 
@@ -225,12 +234,18 @@ def _storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def pack(frozen: Snapshot, known: Mapping[bytes, int] | None = None, first: int | None = None) -> SealedExchange:
+def pack(
+    frozen: Snapshot,
+    known: Mapping[bytes, int] | None = None,
+    first: int | None = None,
+    earlier: bytes = b"",
+) -> SealedExchange:
     """Digest, derive, compress and checksum a snapshot. Never raises for what an exchange may hold.
 
     Args:
         known: messages that the owner has (`history.weave`): the request refers to them. None: it is stored whole.
         first: the number of the first message that is new; None: none is added.
+        earlier: a request that was stored whole: its messages become the history's first ones.
     """
     digest = hashlib.sha256(frozen.meta.data)
     texts = {kind: _judged(kind, text) for kind, text in frozen.texts.items()}
@@ -245,7 +260,13 @@ def pack(frozen: Snapshot, known: Mapping[bytes, int] | None = None, first: int 
         fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
     all_texts: dict[PartKind, Text] = {_RECORD: Text(encode_fields(fields), 0), _META: frozen.meta, **texts}
     request = texts.get(_REQUEST)
-    woven = None if known is None or request is None else weave(request.data, known, first)
+    found = None
+    woven = None
+    if known is not None and request is not None:
+        if earlier and first is not None and (found := _found_messages(earlier)) is not None:
+            known = {digest: first + index for index, digest in enumerate(found.digests)}
+            first += len(found.digests)
+        woven = weave(request.data, known, first)
     if woven is not None and request is not None:
         all_texts[_REQUEST] = Text(woven.skeleton, request.flags | _HISTORY)
     parts: list[Part] = []
@@ -262,7 +283,14 @@ def pack(frozen: Snapshot, known: Mapping[bytes, int] | None = None, first: int 
     if woven is None:
         return sealed
     new = _sealed_messages(woven.messages, woven.digests) if woven.messages else None
-    return sealed._replace(needs=woven.needs, new=new)
+    return sealed._replace(needs=woven.needs, found=found, new=new)
+
+
+def _found_messages(text: bytes) -> FoundMessages | None:
+    places: dict[bytes, tuple[int, int]] = {}
+    for start, end, data in find_elements(text):
+        places.setdefault(digest_of(data), (start, end - start))
+    return FoundMessages(list(places), list(places.values())) if places else None
 
 
 def _sealed_messages(messages: Sequence[bytes], digests: list[bytes]) -> SealedMessages:

@@ -256,12 +256,7 @@ class Ledger(LedgerFold):
             else:
                 row.call_index = 0
         elif type(row) is HistoryRow:
-            if row.outcome == _APPLIED and rollout is not None and client is not None:
-                history = rollout.histories.get((client.id, row.history))
-                if history is not None and history.has(row.first, len(row.parts)):
-                    row.outcome = _DUPLICATE
-            if row.outcome != _APPLIED:
-                row.parts = []
+            self._decide_history(client, rollout, row)
         elif type(row) is ClaimRow and row.outcome == _APPLIED and client is not None and row.claim in client.claims:
             row.outcome = _DUPLICATE
 
@@ -290,6 +285,16 @@ class Ledger(LedgerFold):
         key = (client.id, row.claim)
         known = key in rollout.open or key in rollout.lost or row.model_call_id in rollout.calls
         return current if known else current - 1
+
+    def _decide_history(self, client: ClientState | None, rollout: RolloutState | None, row: HistoryRow) -> None:
+        if row.outcome == _APPLIED:
+            history = rollout.histories.get((client.id, row.history)) if rollout is not None and client else None
+            if history is not None and history.has(row.first, row.count):
+                row.outcome = _DUPLICATE
+            elif row.source and (rollout is None or self._source(rollout, row) is None):
+                row.outcome = _LACKING
+        if row.outcome != _APPLIED:
+            row.parts = []
 
     def _decide_commit(self, client: ClientState | None, rollout: RolloutState, row: CommitRow) -> None:
         known = rollout.calls.get(row.model_call_id)

@@ -24,6 +24,7 @@ from gym_capture.model.rows import (
     MarkRow,
     MergeRow,
     Outcome,
+    Part,
     ReleaseRow,
     Result,
     Row,
@@ -211,9 +212,27 @@ class LedgerFold:
         if row.outcome != _APPLIED or client is None:
             return
         rollout = self._current(row)
-        if rollout is not None:
-            rollout.history(client.id, row.history).add(row.first, row.parts, ref)
-            self.counts["messages"] += len(row.parts)
+        if rollout is None:
+            return
+        if row.source:
+            found = self._source(rollout, row)
+            if found is None:
+                return  # damage swallowed it
+            rollout.history(client.id, row.history).add(row.first, found[0].ref, [found[1]], row.ranges)
+        else:
+            rollout.history(client.id, row.history).add(row.first, ref, row.parts, [])
+        self.counts["messages"] += row.count
+
+    @staticmethod
+    def _source(rollout: RolloutState, row: HistoryRow) -> tuple[Entry, Part] | None:
+        """The exchange in whose request the messages of a row lie, and the request's part."""
+        entry = rollout.calls.get(row.source)
+        if entry is None or entry.digest != row.source_digest:
+            return None
+        part = entry.request_in_full()
+        if part is None or any(at + size > part.raw for at, size in row.ranges):
+            return None
+        return entry, part
 
     def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
         if row.outcome == _LACKING:

@@ -216,10 +216,14 @@ class StoredEntry(msgspec.Struct):
 
 
 class StoredMessages(msgspec.Struct):
-    """Messages of a history: numbers and parts."""
+    """Messages of a history, as one row brought them (`rollout_state.HistoryPiece`): numbers and parts.
+
+    With `ranges`, they lie in the text of the one part, whose number is that of the first.
+    """
 
     history: str
     messages: list[tuple[int, Part]]
+    ranges: list[tuple[int, int]] = []
 
 
 class PartsReply(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from gym_capture.model.codec import FrameRef
-from gym_capture.model.rows import Part
+from gym_capture.model.rows import Part, PartFlag, PartKind
 
 LOST = "lost"
 RELEASED = "released"
@@ -22,7 +22,8 @@ PLAIN = ""
 MAX_CLEARS_KEPT = 64
 """How many clears of one rollout are remembered by their request."""
 
-_encode_parts = msgspec.msgpack.Encoder().encode
+_encode_parts = _encode_piece = msgspec.msgpack.Encoder().encode
+_decode_piece = msgspec.msgpack.Decoder(tuple[list[Part], list[tuple[int, int]]]).decode
 _decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
 
 
@@ -46,29 +47,38 @@ class History:
         piece = self._pieces.get(first)
         return piece is not None and piece[1] == count
 
-    def add(self, first: int, parts: list[Part], ref: FrameRef) -> None:
-        """Messages from the number `first` on lie in that frame. What is there already stays."""
+    def add(self, first: int, ref: FrameRef, parts: list[Part], ranges: list[tuple[int, int]]) -> None:
+        """Messages from the number `first` on lie in that frame (`HistoryPiece`). What is there already stays."""
         if first in self._pieces:
             return
-        self._pieces[first] = (ref, len(parts), _encode_parts(parts))
+        self._pieces[first] = (ref, len(ranges) or len(parts), _encode_piece((parts, ranges)))
         while (piece := self._pieces.get(self.reach)) is not None:
             self.reach += piece[1]
 
     def pieces(self, below: int, start: int = 0) -> list[HistoryPiece]:
         """What came in each row, as far as it has messages from `start` to `below`, in order of their numbers."""
         return [
-            HistoryPiece(first, ref, _decode_parts(parts))
-            for first, (ref, count, parts) in sorted(self._pieces.items())
+            HistoryPiece(first, ref, *_decode_piece(packed))
+            for first, (ref, count, packed) in sorted(self._pieces.items())
             if first < below and first + count > start
         ]
 
 
 class HistoryPiece(NamedTuple):
-    """Messages that came in one row: the first one's number, the frame in whose body they lie, and where."""
+    """Messages that came in one row.
+
+    Fields: the number of the `first`, the frame in whose body they lie, a part for each; or the one part in whose text
+    they all lie, with their `ranges` (offset, length).
+    """
 
     first: int
     ref: FrameRef
     parts: list[Part]
+    ranges: list[tuple[int, int]]
+
+    def within(self, text: bytes) -> list[tuple[int, bytes]]:
+        """The numbered messages, given the text that they lie in."""
+        return [(number, text[at : at + size]) for number, (at, size) in enumerate(self.ranges, self.first)]
 
 
 class Entry:
@@ -106,6 +116,13 @@ class Entry:
     def parts(self) -> list[Part]:
         """Where its bytes lie."""
         return _decode_parts(self._parts)
+
+    def request_in_full(self) -> Part | None:
+        """Its request's part, if that holds the text itself."""
+        for part in self.parts:
+            if part.kind == PartKind.REQUEST and not part.flags & PartFlag.HISTORY:
+                return part
+        return None
 
 
 class Claim:

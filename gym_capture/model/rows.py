@@ -225,6 +225,9 @@ class HistoryRow(msgspec.Struct, array_like=True, tag=20):
         first: the number of the first of these messages; a history's messages are numbered from 0.
         digests: the first 16 bytes of each message's SHA-256, joined.
         parts: where the messages lie in the frame's body; empty when the owner did not keep them.
+        source, source_digest: the messages lie in the request of that exchange of the rollout, which was stored whole
+            before: its model_call_id and digest. Empty: they are in `parts`.
+        ranges: where in that request's text, (offset, length) each.
     """
 
     rollout: str
@@ -234,6 +237,14 @@ class HistoryRow(msgspec.Struct, array_like=True, tag=20):
     parts: list[Part]
     generation: int = CURRENT
     outcome: int = 0
+    source: str = ""
+    source_digest: bytes = b""
+    ranges: list[tuple[int, int]] = []
+
+    @property
+    def count(self) -> int:
+        """How many messages it brings."""
+        return len(self.ranges) if self.source else len(self.parts)
 
 
 Row = (

@@ -96,6 +96,7 @@ def read_parts(
                 for number, part in enumerate(piece.parts, piece.first)
                 if (place, part.offset) in of_pieces
             ],
+            piece.ranges,
         )
         for place, (history, piece) in enumerate(pieces)
     ]

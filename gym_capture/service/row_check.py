@@ -155,11 +155,16 @@ def _history_is_kept(row: HistoryRow, body: bytes, max_exchange_bytes: int, last
         not CURRENT <= row.generation <= MAX_GENERATION
         or not 0 < row.history <= MAX_NUMBER
         or not 0 <= row.first <= MAX_COUNT
-        or not row.parts
-        or len(row.digests) != DIGEST_BYTES * len(row.parts)
-        or not all(_is_message(part, len(body)) for part in row.parts)
-        or sum(part.raw for part in row.parts) > max_exchange_bytes
+        or not row.count
+        or len(row.digests) != DIGEST_BYTES * row.count
     ):
+        return False
+    if row.source:
+        named = len(row.source) <= MAX_CALL_ID_CHARACTERS and len(row.source_digest) == _DIGEST_BYTES
+        return named and not row.parts and all(at >= 0 and size > 0 for at, size in row.ranges)
+    if row.ranges or row.source_digest or sum(part.raw for part in row.parts) > max_exchange_bytes:
+        return False
+    if not all(_is_message(part, len(body)) for part in row.parts):
         return False
     if all(_crc(body[part.offset : part.offset + part.length]) == part.crc for part in row.parts):
         return True

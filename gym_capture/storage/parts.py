@@ -69,9 +69,13 @@ class Messages:
             return
         for number, part in enumerate(piece.parts, piece.first):
             try:
-                found[number] = open_part(part, data[part.offset - start : part.offset - start + part.length])
+                opened = open_part(part, data[part.offset - start : part.offset - start + part.length])
             except DamagedLog:
                 continue
+            if piece.ranges:
+                found.update(piece.within(opened))
+            else:
+                found[number] = opened
 
 
 def _no_message(number: int) -> bytes:

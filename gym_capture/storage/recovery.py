@@ -240,6 +240,7 @@ class _BrokenHistories:
     def __init__(self) -> None:
         self._sender = b""
         self._first: dict[tuple[bytes, int], int] = {}
+        self._calls: set[tuple[str, str]] = set()
 
     def begin(self, rows: Sequence[Row]) -> None:
         """A frame's rows come now."""
@@ -250,13 +251,15 @@ class _BrokenHistories:
         if isinstance(row, HistoryRow):
             key = (self._sender, row.history)
             self._first[key] = min(row.first, self._first.get(key, row.first))
+        elif isinstance(row, CommitRow):
+            self._calls.add((row.rollout, row.model_call_id))
 
     def concern(self, row: Row) -> bool:
-        """Whether a row refers to a history that is missing messages up to where it needs them."""
-        if not self._first or not isinstance(row, CommitRow) or not row.messages:
-            return False
-        first = self._first.get((self._sender, row.history))
-        return first is not None and first < row.messages
+        """Whether a row rests on what is left out: messages of its history, or the request that they lie in."""
+        if isinstance(row, CommitRow) and row.messages:
+            first = self._first.get((self._sender, row.history))
+            return first is not None and first < row.messages
+        return isinstance(row, HistoryRow) and (row.rollout, row.source) in self._calls
 
 
 def _intact_copy(
