@@ -25,7 +25,6 @@ from gym_capture.model.rows import (
     NO_CLAIM,
     ClaimRow,
     CommitRow,
-    HistoryRow,
     MarkRow,
     Outcome,
     PartKind,
@@ -262,25 +261,10 @@ class ClaimBook:
         row = CommitRow(commit.rollout, claim, sealed.model_call_id, sealed.digest, sealed.parts, generation)
         if turn is not None and sealed.needs:
             row.history, row.messages = turn.conversation.number, sealed.needs
-            self._queue_messages(commit.rollout, generation, sealed, turn)
+            for messages, new in turn.rows(commit.rollout, generation, sealed):
+                self._outbox.add(Entry(messages, _nobody_waits, new.body, new.body_bytes))
         settle = partial(self._committed, commit, turn)
         self._outbox.add(Entry(row, settle, sealed.body, sealed.body_bytes))
-
-    def _queue_messages(self, rollout: str, generation: int, sealed: SealedExchange, turn: Turn) -> None:
-        """Before the commit that needs them."""
-        conversation = turn.conversation
-        source, found, new = conversation.source, sealed.found, sealed.new
-        if found is not None and source is not None:
-            digests = b"".join(found.digests)
-            row = HistoryRow(rollout, conversation.number, conversation.next, digests, [], generation)
-            row.source, row.source_digest, row.ranges = source.model_call_id, source.digest, found.ranges
-            self._outbox.add(Entry(row, _nobody_waits))
-            turn.queued(found.digests)
-        if new is not None:
-            digests = b"".join(new.digests)
-            row = HistoryRow(rollout, conversation.number, conversation.next, digests, new.parts, generation)
-            self._outbox.add(Entry(row, _nobody_waits, new.body, new.body_bytes))
-            turn.queued(new.digests)
 
     def _send_whole(self, commit: Commit, turn: Turn, generation: int) -> None:
         """The owner lacks messages that the exchange refers to, and kept nothing of it; its claim is as it was."""

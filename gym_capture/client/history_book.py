@@ -8,14 +8,20 @@ the same, it says so, and the rollout begins a new history.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from gym_capture.model.exchange import SealedExchange, SealedMessages
+from gym_capture.model.rows import HistoryRow
+
+_NO_MESSAGES = SealedMessages([], [], [], 0)
 _CONVERSATION_BYTES = 500
 _MESSAGE_BYTES = 160
 """What each takes in memory, about."""
 
-DEFAULT_CAPACITY_BYTES = 64 << 20
+DEFAULT_CAPACITY_BYTES = 16 << 20
+_FIRST_REQUESTS = 8
+"""No first request that takes more than this part of the capacity is kept."""
 
 
 class FirstRequest(NamedTuple):
@@ -73,13 +79,33 @@ class Turn:
         source = self.conversation.source
         return source.text if source is not None and self.first is not None else b""
 
-    def queued(self, digests: Iterable[bytes]) -> None:
-        """These messages are on their way, under the next numbers: later exchanges may refer to them."""
+    def rows(self, rollout: str, generation: int, sealed: SealedExchange) -> list[tuple[HistoryRow, SealedMessages]]:
+        """The rows that bring the exchange's messages, each with what lies in its body; to be queued before its commit.
+
+        From now on later exchanges may refer to these messages, so all of it has to happen in one step of the loop.
+        """
         conversation = self.conversation
-        conversation.source = None
+        rows: list[tuple[HistoryRow, SealedMessages]] = []
+        source, found, new = conversation.source, sealed.found, sealed.new
+        if source is not None and found is not None:
+            row = self._row(rollout, generation, found.digests)
+            row.source, row.source_digest, row.ranges = source.model_call_id, source.digest, found.ranges
+            rows.append((row, _NO_MESSAGES))
+        if new is not None:
+            row = self._row(rollout, generation, new.digests)
+            row.parts = new.parts
+            rows.append((row, new))
+        if rows:
+            conversation.source = None
+        return rows
+
+    def _row(self, rollout: str, generation: int, digests: list[bytes]) -> HistoryRow:
+        conversation = self.conversation
+        row = HistoryRow(rollout, conversation.number, conversation.next, b"".join(digests), [], generation)
         for digest in digests:
             conversation.known[digest] = conversation.next
             conversation.next += 1
+        return row
 
     def end(self) -> None:
         """It is queued, or lost."""
@@ -125,7 +151,8 @@ class HistoryBook:
     def sent_whole(self, rollout: str, generation: int, request: FirstRequest) -> None:
         """A rollout's first exchange is queued: messages that come again can be referred to in it."""
         key = (rollout, generation)
-        if key in self._conversations and self._conversations[key] is None:
+        small = len(request.text) <= self._capacity_bytes // _FIRST_REQUESTS
+        if small and key in self._conversations and self._conversations[key] is None:
             self._conversations[key] = request
             self._charge(key, len(request.text))
 

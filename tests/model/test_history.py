@@ -1,0 +1,300 @@
+"""Requests as skeletons: exact bytes come back whatever the text is, forged skeletons do not, and work stays linear."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gym_capture.errors import DamagedLog
+from gym_capture.model import history
+from gym_capture.model.codec import checksum
+from gym_capture.model.history import digest_of, references, resolve, weave
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, find_elements
+
+LONG = "x" * 40
+
+
+class Stored:
+    """What an owner has of one history."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.known: dict[bytes, int] = {}
+
+    def through(self, text: bytes) -> bytes:
+        """Store a request and read it back."""
+        woven = weave(text, self.known, len(self.messages))
+        if woven is None:
+            return text
+        for message, digest in zip(woven.messages, woven.digests, strict=True):
+            self.known[digest] = len(self.messages)
+            self.messages.append(message)
+        assert woven.needs <= len(self.messages)
+        assert references(woven.skeleton, woven.needs) <= set(range(woven.needs))
+        return resolve(woven.skeleton, len(text), woven.needs, self.messages.__getitem__)
+
+
+def chat(messages: list[Any], **others: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": messages, **others}, separators=(",", ":")).encode()
+
+
+def message(number: int, size: int = 60) -> dict[str, str]:
+    return {"role": "user", "content": f"{number} " + "y" * size}
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**80), 2**80),
+    st.floats(),
+    st.text(st.characters(), max_size=60),
+    st.sampled_from(["\ud800", "a\udfff" * 20, "é" * 30, '"messages":[{"a":1}]', "\\", "\u2028"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "content", "a"]), inner),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["messages", "input", "tools", "system", "instructions", "model", "temperature"])
+GAPS = st.sampled_from(["", " ", "\n  ", "\t\r\n", ","])
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    """JSON objects written in every way: keys twice, escaped keys, odd space, values of any kind, broken ends."""
+    gap = draw(GAPS)
+    fields = []
+    for _ in range(draw(st.integers(1, 5))):
+        key = draw(KEYS)
+        if draw(st.booleans()):
+            items = [json.dumps(item, ensure_ascii=draw(st.booleans())) for item in draw(st.lists(VALUES, max_size=5))]
+            value = "[" + gap + f"{gap},{gap}".join(items) + gap + "]"
+        else:
+            value = json.dumps(draw(VALUES))
+        name = json.dumps(key) if draw(st.integers(0, 5)) else f'"\\u{ord(key[0]):04x}{key[1:]}"'
+        fields.append(f"{name}{gap}:{gap}{value}")
+    text = "{" + gap + f"{gap},{gap}".join(fields) + gap + "}" + draw(st.sampled_from(["", "\n", "x", "}"]))
+    raw = text.encode("utf-8", "surrogatepass")
+    return raw[: draw(st.integers(0, len(raw)))] if draw(st.integers(0, 9)) == 0 else raw
+
+
+@given(st.lists(texts() | st.binary(max_size=400), min_size=1, max_size=5))
+def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
+    stored = Stored()
+    for text in sent:
+        assert stored.through(text) == text
+        found = find_elements(text)
+        assert all(text[element.start : element.end] == element.data for element in found)
+        assert all(one.end <= other.start for one, other in pairwise(found))
+
+
+@given(st.lists(VALUES, min_size=1, max_size=12), st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ":\t")]))
+def test_a_growing_conversation_comes_back_and_stores_each_message_once(
+    items: list[Any], style: tuple[str, str]
+) -> None:
+    stored = Stored()
+    total = 0
+    texts_sent = []
+    for turn in range(1, len(items) + 1):
+        body = {
+            "tools": [message(-1, 300)],
+            "messages": [message(index) for index in range(turn)],
+            "more": items[:turn],
+        }
+        text = json.dumps(body, separators=style).encode("utf-8", "surrogatepass")
+        texts_sent.append(text)
+        assert stored.through(text) == text
+        total += 1
+    assert [json.loads(each) for each in stored.messages] == [
+        message(-1, 300),
+        *(message(index) for index in range(total)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"messages":5,"x":"%b"}' % (b"a" * 400),
+        b'{"messages":null,"input":"%b"}' % (b"a" * 400),
+        b'["%b"]' % (b"a" * 400),
+        b'{"messages":[[[[["%b"]]]]]}' % (b"a" * 400),
+        b'{"messages":["%b"],"messages":["%b"]}' % (b"a" * 300, b"a" * 300),
+        b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"messages":[' + b'{"a":[' * 700 + b"{}" + b"]}" * 700 + b"]}",
+        b'\xef\xbb\xbf{"messages":["%b"]}' % (b"a" * 400),
+        b'{"messages":[NaN,Infinity,1e999,%b,{"a":"\\ud800%b"}]}' % (b"9" * 5000, b"a" * 300),
+        b'{"x":"\\"messages\\":[{","messages":["%b"]}' % (b"\xff" * 400),
+    ],
+    ids=range(10),
+)
+def test_hostile_requests_come_back(text: bytes) -> None:
+    stored = Stored()
+    assert stored.through(text) == text
+    assert stored.through(text) == text
+
+
+def test_what_the_standard_refuses_is_stored_once_too() -> None:
+    stored = Stored()
+    first = chat([{"content": "\ud800" + LONG * 9, "n": float("nan")}, {"huge": 10**4000, "pad": LONG}])
+    second = first.replace(b"]}", b"," + json.dumps(message(7)).encode() + b"]}")
+    assert (stored.through(first), stored.through(second)) == (first, second)
+    assert len(stored.messages) == 3
+
+
+@pytest.mark.parametrize("key", ["messages", "input", "tools"])
+@pytest.mark.parametrize("value", ["system", "instructions"])
+def test_each_dialects_messages_are_found(key: str, value: str) -> None:
+    text = json.dumps({"model": "m", value: LONG, key: [message(1), "short", message(2)]}).encode()
+    assert [json.loads(element.data) for element in find_elements(text)] == [LONG, message(1), message(2)]
+
+
+def test_a_system_prompt_of_blocks_is_one_message() -> None:
+    text = json.dumps({"system": [{"type": "text", "text": LONG}], "messages": []}).encode()
+    assert [json.loads(element.data) for element in find_elements(text)] == [[{"type": "text", "text": LONG}]]
+
+
+def test_what_is_short_stays_text() -> None:
+    assert find_elements(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 3))) == []
+    assert len(find_elements(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 2)))) == 1
+
+
+def test_nothing_is_added_where_nothing_may_be() -> None:
+    text = chat([message(1, 300), message(2, 300)])
+    assert weave(text, {}, None) is None
+    one = digest_of(json.dumps(message(1, 300), separators=(",", ":")).encode())
+    woven = weave(text, {one: 6}, None)
+    assert woven is not None
+    assert (woven.messages, woven.needs, references(woven.skeleton, 7)) == ([], 7, {6})
+
+
+def test_ten_thousand_tiny_messages_cost_their_own_size_once_and_then_next_to_nothing() -> None:
+    """Counted, not timed: skeletons do not grow, new messages are only those that are new."""
+    stored = Stored()
+    sizes, added = [], []
+    for turn in (10_000, 10_001, 10_002):
+        text = chat([message(index, 10) for index in range(turn)])
+        before = len(stored.messages)
+        woven = weave(text, stored.known, before)
+        assert woven is not None
+        assert stored.through(text) == text
+        sizes.append(len(woven.skeleton))
+        added.append(len(stored.messages) - before)
+    assert added == [10_000, 1, 1]
+    assert max(sizes) < 100
+
+
+def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = 0
+
+    def counting(data: bytes) -> bytes:
+        nonlocal counted
+        counted += 1
+        return digest_of(data)
+
+    monkeypatch.setattr(history, "digest_of", counting)
+    asked: list[int] = []
+    for size in (100, 200, 400):
+        texts_sent = [chat([message(index) for index in range(size)], tools=[message(-1)])]
+        stored = Stored()
+        counted = 0
+        stored.through(texts_sent[0])
+        assert counted == size + 1
+        woven = weave(texts_sent[0], stored.known, None)
+        assert woven is not None
+        asked.clear()
+
+        def ask(number: int, stored: Stored = stored) -> bytes:
+            asked.append(number)
+            return stored.messages[number]
+
+        resolve(woven.skeleton, len(texts_sent[0]), woven.needs, ask)
+        assert len(asked) == size + 1
+
+
+def whole() -> tuple[bytes, bytes, list[bytes]]:
+    text = chat([message(1, 200), message(2, 200), message(3, 200)])
+    woven = weave(text, {}, 0)
+    assert woven is not None
+    return text, woven.skeleton, woven.messages
+
+
+def test_every_flipped_bit_of_a_skeleton_is_noticed() -> None:
+    text, skeleton, messages = whole()
+    for bit in range(len(skeleton) * 8):
+        damaged = bytearray(skeleton)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedLog):
+            resolve(bytes(damaged), len(text), 3, messages.__getitem__)
+
+
+def never(number: int) -> bytes:
+    raise AssertionError("no message may be asked for")
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [],
+        ["text"],
+        [[0, 1]],
+        [b"a" * 100, {"a": 1}],
+        [b"a" * 100, [0]],
+        [b"a" * 100, [0, 0]],
+        [b"a" * 100, [-1, 1]],
+        [b"a" * 100, [0, 2**62]],
+        [b"a" * 100, [3, 1]],
+        [b"a" * 100, [0, 1, "x"]],
+        [b"a" * 200],
+        [b"a" * 50],
+    ],
+    ids=str,
+)
+def test_a_forged_skeleton_is_refused_before_anything_is_read(operations: list[Any]) -> None:
+    for crc in (checksum(b"a" * 100), None, "x"):
+        with pytest.raises(DamagedLog):
+            resolve(msgspec.msgpack.encode([crc, *operations]), 100, 0, never)
+
+
+def test_a_skeleton_cannot_make_more_of_little() -> None:
+    """A run of long messages, again and again, ends where the part's length ends."""
+    asked = 0
+
+    def big(number: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        return b"z" * 1000
+
+    bomb = msgspec.msgpack.encode([0, *([[0, 1000, b","]] * 1000)])
+    with pytest.raises(DamagedLog):
+        resolve(bomb, 10_000, 1000, big)
+    assert asked < 20
+
+
+def test_a_damaged_message_is_not_taken_for_the_text() -> None:
+    text, skeleton, messages = whole()
+    swapped: list[Callable[[int], bytes]] = [
+        [messages[1], messages[0], messages[2]].__getitem__,
+        [messages[0], messages[0], messages[2]].__getitem__,
+    ]
+    for other in swapped:
+        with pytest.raises(DamagedLog):
+            resolve(skeleton, len(text), 3, other)
+
+
+def test_messages_in_another_order_are_still_referred_to() -> None:
+    stored = Stored()
+    rng = random.Random(5)
+    messages = [message(index, 80) for index in range(20)]
+    for _ in range(30):
+        some = rng.sample(messages, rng.randrange(3, 20))
+        text = chat(some)
+        assert stored.through(text) == text
+    assert len(stored.messages) == 20
