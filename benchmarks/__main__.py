@@ -1,6 +1,7 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
-client and of the owner, in half a minute. No figure fails the run, a lost call does."""
+client and of the owner, in half a minute; `history`, what storing messages once saves, in one. No figure fails the run,
+a lost call does."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from rich.table import Table
 import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
+from benchmarks.history import compare_history, history_workloads
 from benchmarks.server_overhead import ServerBench, workloads
 
 KB = 1024
@@ -31,7 +33,11 @@ def main() -> None:
     """Run the cases and print a table each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=("store", "server", "call"), default="store", help="the log, a server, or one call"
+        "what",
+        nargs="?",
+        choices=("store", "server", "call", "history"),
+        default="store",
+        help="the log, capture at a server, one call, or messages stored once",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
@@ -43,6 +49,7 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, default=400, help="call: calls one after the other; 8 times that in flight"
     )
+    parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
@@ -58,7 +65,7 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        {"store": _store, "server": _server, "call": _call}[options.what](base, options, show)
+        {"store": _store, "server": _server, "call": _call, "history": _history}[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -117,6 +124,11 @@ def _call(base: Path, options: argparse.Namespace, show: Show) -> None:
     with bench.running():
         for _ in range(options.repeats or 2):
             show("one call, 4 KB (ms)", bench.run(4 * KB, options.calls, 16, options.in_flight or 64))
+
+
+def _history(base: Path, options: argparse.Namespace, show: Show) -> None:
+    for title, rollouts in history_workloads(options.rollouts).items():
+        show(title, compare_history(base, rollouts, options.repeats or 5))
 
 
 def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:
