@@ -23,7 +23,7 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import SKELETON_SLACK_BYTES, digest_of, resolve, weave
+from gym_capture.model.history import MAX_NEW_MESSAGES, SKELETON_SLACK_BYTES, digest_of, resolve, weave
 from gym_capture.model.json_elements import find_elements
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
@@ -288,7 +288,7 @@ def pack(
 
 def _found_messages(text: bytes) -> FoundMessages | None:
     places: dict[bytes, tuple[int, int]] = {}
-    for start, end, data in find_elements(text):
+    for start, end, data in find_elements(text)[:MAX_NEW_MESSAGES]:
         places.setdefault(digest_of(data), (start, end - start))
     return FoundMessages(list(places), list(places.values())) if places else None
 

@@ -21,6 +21,9 @@ DIGEST_BYTES = 16
 MIN_TEXT_BYTES = 256
 """Shorter requests are stored whole."""
 
+MAX_NEW_MESSAGES = 1 << 14
+"""No request adds more; the rest of it stays text. What names messages must fit into the head of a batch."""
+
 SKELETON_SLACK_BYTES = 64
 """A skeleton is at most so much longer than the text that it stands for."""
 
@@ -69,7 +72,7 @@ def weave(text: bytes, known: Mapping[bytes, int], first: int | None) -> Woven |
         if number is None:
             number = fresh.get(digest)
         if number is None:
-            if first is None:
+            if first is None or len(fresh) >= MAX_NEW_MESSAGES:
                 continue
             number = fresh[digest] = first + len(fresh)
             messages.append(data)

@@ -191,6 +191,17 @@ def test_ten_thousand_tiny_messages_cost_their_own_size_once_and_then_next_to_no
     assert max(sizes) < 100
 
 
+def test_one_request_adds_so_many_messages_at_most_and_keeps_the_rest_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_NEW_MESSAGES", 10)
+    stored = Stored()
+    text = chat([message(index) for index in range(25)])
+    counts = []
+    for _ in range(4):
+        assert stored.through(text) == text
+        counts.append(len(stored.messages))
+    assert counts == [10, 20, 25, 25]
+
+
 def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = 0
 
