@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_capture.errors import DamagedLog
@@ -86,6 +86,7 @@ def texts(draw: st.DrawFn) -> bytes:
     return raw[: draw(st.integers(0, len(raw)))] if draw(st.integers(0, 9)) == 0 else raw
 
 
+@settings(deadline=None)
 @given(st.lists(texts() | st.binary(max_size=400), min_size=1, max_size=5))
 def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
     stored = Stored()
@@ -96,6 +97,7 @@ def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
         assert all(one.end <= other.start for one, other in pairwise(found))
 
 
+@settings(deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=12), st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ":\t")]))
 def test_a_growing_conversation_comes_back_and_stores_each_message_once(
     items: list[Any], style: tuple[str, str]
