@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gym_capture.client.history_book import FirstRequest, HistoryBook, Turn
 from gym_capture.model.exchange import pack, snapshot
@@ -16,6 +16,14 @@ def moved(parts: list[Part], offset: int) -> list[Part]:
 
 def turn_of(call: str, request: Any, response: Any = None) -> dict[str, Any]:
     return {"model_call_id": call, "dialect": "chat", "request": request, "response": response}
+
+
+class Acknowledged(NamedTuple):
+    """An exchange that is durable, and the generation that it was committed in, as its answer says."""
+
+    rollout: str
+    generation: int
+    exchange: dict[str, Any]
 
 
 class Talker:
@@ -58,9 +66,9 @@ class Talker:
         self.unanswered[self.number] = (batch, given, rollout, turn)
         return self.number
 
-    def send(self, owner: Owner) -> list[tuple[str, dict[str, Any]]]:
+    def send(self, owner: Owner) -> list[Acknowledged]:
         """Send what is unanswered, in order, and take the answers; returns what was acknowledged as durable."""
-        kept: list[tuple[str, dict[str, Any]]] = []
+        kept: list[Acknowledged] = []
         for number in sorted(self.unanswered):
             batch, given, rollout, turn = self.unanswered[number]
             owner.append(fresh(batch), number, self.id)
@@ -74,7 +82,7 @@ class Talker:
 
     def _answered(
         self, result: Result, rollout: str, generation: int, given: dict[str, Any], turn: Turn | None
-    ) -> list[tuple[str, dict[str, Any]]]:
+    ) -> list[Acknowledged]:
         if result.outcome == Outcome.LACKING:
             assert turn is not None
             self.lacked += 1
@@ -82,7 +90,7 @@ class Talker:
             self.say(rollout, given, generation, whole=True)
             return []
         assert result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE, Outcome.FENCED), result
-        return [] if result.outcome == Outcome.FENCED else [(rollout, given)]
+        return [] if result.outcome == Outcome.FENCED else [Acknowledged(rollout, result.generation, given)]
 
 
 def fresh(batch: Batch) -> Batch:

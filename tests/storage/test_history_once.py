@@ -81,31 +81,40 @@ ACTIONS = st.lists(
 def test_every_acknowledged_request_comes_back_byte_for_byte(
     actions: list[tuple[str, int, int]], capacity_bytes: int
 ) -> None:
-    """Two clients of two rollouts; requests grow, clients are replaced, the host crashes, rollouts are cleared."""
+    """Two clients of two rollouts; requests grow, clients are replaced, the host crashes, rollouts are cleared.
+
+    The answer names the generation that an exchange was committed in: what is acknowledged as of the current one is
+    there, what is acknowledged as of an earlier one (before the clear, or when it came again after) is not.
+    """
     disk = FaultyDisk()
     owner = Owner(disk.view(), segment_bytes=SEGMENT_BYTES)
     talkers = [Talker(CLIENT, capacity_bytes), Talker(OTHER_CLIENT, capacity_bytes)]
     spoken: dict[str, list[object]] = {"a": [], "b": []}
-    kept: dict[str, dict[str, bytes]] = {"a": {}, "b": {}}
-    said = clients = clears = 0
+    sent: dict[str, dict[str, bytes]] = {"a": {}, "b": {}}
+    acknowledged: dict[tuple[str, int], set[str]] = {}
+    generations = {"a": 0, "b": 0}
+    left: set[str] = set()
+    clients = 0
 
     def send(talker: Talker) -> None:
-        for rollout, exchange in talker.send(owner):
-            kept[rollout][exchange["model_call_id"]] = exchange["request"]
+        for rollout, generation, exchange in talker.send(owner):
+            acknowledged.setdefault((rollout, generation), set()).add(exchange["model_call_id"])
 
     for action, which, other in actions:
         if action == "say":
             rollout = "ab"[other]
+            said = len(sent["a"]) + len(sent["b"])
             messages = spoken[rollout]
             messages += [noise((rollout, said), 200), {"role": "tool", "content": noise((said, "t"), 60), "n": said}]
             if said % 7 == 6:
                 del messages[1]
+            sent[rollout][f"call-{said}"] = text_of(messages)
             talkers[which].say(rollout, turn_of(f"call-{said}", text_of(messages)))
-            said += 1
         elif action == "send":
             send(talkers[which])
         elif action == "new client":
             clients += 1
+            left |= {given["model_call_id"] for _, given, *_ in talkers[which].unanswered.values()}
             talkers[which] = Talker(b"client-%09d" % (100 + clients), capacity_bytes)
         elif action == "crash":
             for talker in talkers:
@@ -115,18 +124,24 @@ def test_every_acknowledged_request_comes_back_byte_for_byte(
             owner = Owner(disk.view(), segment_bytes=SEGMENT_BYTES)
             assert not owner.report.damaged
         else:
-            clears += 1
             rollout = "ab"[which]
-            owner.send(Batch().clear(rollout, f"clear-{clears}"), 1, b"collector-%06d" % clears)
-            kept[rollout].clear()
+            generations[rollout] += 1
+            number = sum(generations.values())
+            [cleared] = owner.send(Batch().clear(rollout, f"clear-{number}"), 1, b"collector-%06d" % number)
+            assert cleared.generation == generations[rollout]
     for talker in talkers:
         while talker.unanswered:
             send(talker)
     disk.crash()
     store = CaptureStore(disk.view())
-    for rollout, expected in kept.items():
+    for rollout, generation in generations.items():
         found = requests(store, rollout)
-        assert expected.items() <= found.items()
+        expected = acknowledged.get((rollout, generation), set())
+        assert found == {call: sent[rollout][call] for call in found}
+        assert expected <= found.keys()
+        # Nobody heard of what a client had under way that is gone: it may be there or not.
+        assert found.keys() - expected <= left
+    assert (sent["a"].keys() | sent["b"].keys()) - left <= set().union(*acknowledged.values())
     report = store.verify()
     # What a client that is gone had under way may rest on what never reached the disk, and then is not there either.
     assert report.broken == []
@@ -365,7 +380,7 @@ def life(files: FaultyFiles, talker: Talker, texts: list[bytes], kept: dict[str,
             if not talker.unanswered:
                 talker.say("a", turn_of(f"a{number}", text))
             while talker.unanswered:
-                for _, exchange in talker.send(owner):
+                for _, _, exchange in talker.send(owner):
                     kept[exchange["model_call_id"]] = exchange["request"]
     owner.stop()
 
