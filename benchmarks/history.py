@@ -114,7 +114,7 @@ def _cpu(rollouts: Rollouts, *, history: bool) -> float:
             frozen = snapshot(exchange)
             turn = book.turn(rollout, 0) if history else None
             if turn is not None:
-                turn.rows(rollout, 0, pack(frozen, turn.known, turn.first, turn.earlier))
+                turn.rows(rollout, 0, turn.pack(frozen))
                 turn.end()
                 continue
             sealed = pack(frozen)

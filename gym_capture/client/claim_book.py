@@ -204,9 +204,7 @@ class ClaimBook:
         return self._histories.turn(commit.rollout, _generation_of(commit))
 
     def _pack(self, commit: Commit, snapshot: Snapshot, size: int, turn: Turn | None) -> None:
-        work = partial(pack, snapshot)
-        if turn is not None:
-            work = partial(pack, snapshot, turn.known, turn.first, turn.earlier)
+        work = partial(pack if turn is None else turn.pack, snapshot)
         if size <= self._pack_inline_bytes:
             try:
                 sealed = work()

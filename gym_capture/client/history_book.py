@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gym_capture.model.exchange import SealedExchange, SealedMessages
+from gym_capture.model.exchange import SealedExchange, SealedMessages, Snapshot, pack
+from gym_capture.model.history import NO_STRETCHES, Stretch
 from gym_capture.model.rows import HistoryRow
 
 _NO_MESSAGES = SealedMessages([], [], [], 0)
@@ -41,9 +42,10 @@ class Conversation:
         next: the number of the next message.
         extending: an exchange that adds messages is being packed; others that come meanwhile add none.
         source: the first request, until its messages are the history's first ones.
+        stretches: the lists of the last request that could add messages, by key. Replaced, never changed.
     """
 
-    __slots__ = ("extending", "known", "next", "number", "source")
+    __slots__ = ("extending", "known", "next", "number", "source", "stretches")
 
     def __init__(self, number: int, source: FirstRequest | None) -> None:
         self.number = number
@@ -51,6 +53,15 @@ class Conversation:
         self.known: dict[bytes, int] = {}
         self.next = 0
         self.extending = False
+        self.stretches: Mapping[str, Stretch] = NO_STRETCHES
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        size = _MESSAGE_BYTES * len(self.known)
+        if self.source is not None:
+            size += len(self.source.text)
+        return size + sum(stretch.held_bytes for stretch in self.stretches.values())
 
 
 class Turn:
@@ -69,15 +80,15 @@ class Turn:
         conversation.extending = True
 
     @property
-    def known(self) -> Mapping[bytes, int]:
-        """The messages that it may refer to."""
-        return self.conversation.known
-
-    @property
     def earlier(self) -> bytes:
         """The request whose messages are to become the history's first ones; empty: there is none."""
         source = self.conversation.source
         return source.text if source is not None and self.first is not None else b""
+
+    def pack(self, frozen: Snapshot) -> SealedExchange:
+        """The exchange with its request referring to messages. May run in another thread."""
+        conversation = self.conversation
+        return pack(frozen, conversation.known, self.first, self.earlier, conversation.stretches)
 
     def rows(self, rollout: str, generation: int, sealed: SealedExchange) -> list[tuple[HistoryRow, SealedMessages]]:
         """The rows that bring the exchange's messages, each with what lies in its body; to be queued before its commit.
@@ -97,6 +108,8 @@ class Turn:
             rows.append((row, new))
         if rows:
             conversation.source = None
+        if self.first is not None:
+            conversation.stretches = {**conversation.stretches, **sealed.stretches}
         return rows
 
     def _row(self, rollout: str, generation: int, digests: list[bytes]) -> HistoryRow:
@@ -144,8 +157,7 @@ class HistoryBook:
             self._last += 1
             conversation = self._conversations[key] = Conversation(self._last, conversation)
         self._conversations.move_to_end(key)
-        source = conversation.source
-        self._charge(key, _MESSAGE_BYTES * len(conversation.known) + (len(source.text) if source is not None else 0))
+        self._charge(key, conversation.held_bytes)
         return Turn(conversation)
 
     def sent_whole(self, rollout: str, generation: int, request: FirstRequest) -> None:

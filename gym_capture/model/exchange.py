@@ -23,8 +23,15 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import MAX_NEW_MESSAGES, SKELETON_SLACK_BYTES, digest_of, resolve, weave
-from gym_capture.model.json_elements import find_elements
+from gym_capture.model.history import (
+    NO_STRETCHES,
+    SKELETON_SLACK_BYTES,
+    Found,
+    Stretch,
+    find_messages,
+    resolve,
+    weave,
+)
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.redaction import REDACTED, Redaction
@@ -101,18 +108,12 @@ class SealedMessages(NamedTuple):
     body_bytes: int
 
 
-class FoundMessages(NamedTuple):
-    """Messages that lie in a request which was stored whole: their digests, and their places in it (offset, length)."""
-
-    digests: list[bytes]
-    ranges: list[tuple[int, int]]
-
-
 class SealedExchange(NamedTuple):
     """An exchange ready to be sent: its identity, its parts (offsets from the start of `body`) and their bytes.
 
     Fields: with a history, how many of its messages the request `needs`, which of these are `found` in an earlier
-    request, and which are `new`, in the order of their numbers; the others are with the owner before.
+    request, and which are `new`, in the order of their numbers; the others are with the owner before. And its lists
+    as the next request may repeat them (`history.Stretch`).
     """
 
     model_call_id: str
@@ -121,8 +122,9 @@ class SealedExchange(NamedTuple):
     body: list[bytes]
     body_bytes: int
     needs: int = 0
-    found: FoundMessages | None = None
+    found: Found | None = None
     new: SealedMessages | None = None
+    stretches: Mapping[str, Stretch] = NO_STRETCHES
 
 
 def check_dialect(dialect: object) -> str:
@@ -239,6 +241,7 @@ def pack(
     known: Mapping[bytes, int] | None = None,
     first: int | None = None,
     earlier: bytes = b"",
+    stretches: Mapping[str, Stretch] = NO_STRETCHES,
 ) -> SealedExchange:
     """Digest, derive, compress and checksum a snapshot. Never raises for what an exchange may hold.
 
@@ -246,6 +249,7 @@ def pack(
         known: messages that the owner has (`history.weave`): the request refers to them. None: it is stored whole.
         first: the number of the first message that is new; None: none is added.
         earlier: a request that was stored whole: its messages become the history's first ones.
+        stretches: lists of the request before.
     """
     digest = hashlib.sha256(frozen.meta.data)
     texts = {kind: _judged(kind, text) for kind, text in frozen.texts.items()}
@@ -263,10 +267,11 @@ def pack(
     found = None
     woven = None
     if known is not None and request is not None:
-        if earlier and first is not None and (found := _found_messages(earlier)) is not None:
+        if earlier and first is not None and (found := find_messages(earlier, request.data, first)) is not None:
             known = {digest: first + index for index, digest in enumerate(found.digests)}
             first += len(found.digests)
-        woven = weave(request.data, known, first)
+            stretches = found.stretches
+        woven = weave(request.data, known, first, stretches)
     if woven is not None and request is not None:
         all_texts[_REQUEST] = Text(woven.skeleton, request.flags | _HISTORY)
     parts: list[Part] = []
@@ -283,14 +288,7 @@ def pack(
     if woven is None:
         return sealed
     new = _sealed_messages(woven.messages, woven.digests) if woven.messages else None
-    return sealed._replace(needs=woven.needs, found=found, new=new)
-
-
-def _found_messages(text: bytes) -> FoundMessages | None:
-    places: dict[bytes, tuple[int, int]] = {}
-    for start, end, data in find_elements(text)[:MAX_NEW_MESSAGES]:
-        places.setdefault(digest_of(data), (start, end - start))
-    return FoundMessages(list(places), list(places.values())) if places else None
+    return sealed._replace(needs=woven.needs, found=found, new=new, stretches=woven.stretches)
 
 
 def _sealed_messages(messages: Sequence[bytes], digests: list[bytes]) -> SealedMessages:

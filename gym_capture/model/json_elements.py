@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,8 +20,8 @@ MIN_ELEMENT_BYTES = 32
 _LISTS = ("messages", "input", "tools")
 _VALUES = ("system", "instructions")
 _KEYS = {key: key in _LISTS for key in (*_LISTS, *_VALUES)}
-_LIST_STARTS = {key: re.compile(rb'"%s"\s*:\s*\[\s*' % key.encode()) for key in _LISTS}
-_VALUE_STARTS = {key: re.compile(rb'"%s"\s*:\s*' % key.encode()) for key in _VALUES}
+_QUOTED = {key: b'"%s"' % key.encode() for key in _KEYS}
+_STARTS = {key: re.compile(rb"%s\s*:\s*%s" % (_QUOTED[key], rb"\[\s*" if _KEYS[key] else b"")) for key in _KEYS}
 _GAP = re.compile(rb"[\s,]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KEY_TRIES = 4
@@ -40,70 +41,98 @@ _decode_payload = msgspec.json.Decoder(_Payload).decode
 _scan = json.JSONDecoder(strict=False, parse_int=len, parse_float=len).raw_decode
 
 
-class Element(NamedTuple):
-    """A message of a request: its first byte, the byte after its last, and its bytes."""
+Element = tuple[int, int, bytes]
+"""A message of a request: its first byte, the byte after its last, and its bytes."""
 
+Seen = Callable[[str, int], tuple[int, int]]
+"""Asked for each list by its key and where its first element begins: so many bytes from there on, which are so many
+elements, need not be looked into."""
+
+
+class Region(NamedTuple):
+    """Where elements lie.
+
+    Fields: the `key` of the list whose elements they are, else empty; the first byte, and the byte after the last, of
+    all the list's elements; how many these are; how many bytes at the beginning were seen before; and the `elements`
+    behind them, of at least `MIN_ELEMENT_BYTES`.
+    """
+
+    key: str
     start: int
     end: int
-    data: bytes
+    listed: int
+    seen_bytes: int
+    elements: list[Element]
 
 
-def find_elements(text: bytes) -> list[Element]:
-    """The elements of a request's messages, inputs and tools, and its system prompt, in the order of the text.
+def nothing_seen(_key: str, _at: int) -> tuple[int, int]:
+    """All of a request is looked into."""
+    return 0, 0
+
+
+def find_regions(text: bytes, seen: Seen = nothing_seen) -> list[Region]:
+    """Where the elements of a request's messages, inputs and tools, and its system prompt are, in the text's order.
 
     Args:
         text: a request as JSON, of any kind and quality.
 
     Returns:
-        Elements of at least `MIN_ELEMENT_BYTES`; none where the text cannot be followed.
+        Regions that do not overlap; none where the text cannot be followed.
     """
     try:
-        found = _found_fast(text)
+        found = _found_fast(text, seen)
     except (ValueError, RecursionError):  # msgspec's own are ValueErrors
         found = None
     return _found_slowly(text) if found is None else found
 
 
-def _found_fast(text: bytes) -> list[Element] | None:
+def _found_fast(text: bytes, seen: Seen) -> list[Region] | None:
     payload = _decode_payload(text)
-    found: list[Element] = []
+    found: list[Region] = []
     for key in _LISTS:
         raws = getattr(payload, key)
-        if raws and type(raws) is list and not _locate(text, _LIST_STARTS[key], key, raws, found):
-            return None
+        if raws and type(raws) is list:
+            at = _first_place(text, key, bytes(raws[0]))
+            region = None if at is None else _list_region(text, key, at, raws, seen)
+            if region is None:
+                return None
+            found.append(region)
     for key in _VALUES:
-        raw = getattr(payload, key)
-        if len(memoryview(raw)) >= MIN_ELEMENT_BYTES and not _locate(text, _VALUE_STARTS[key], key, [raw], found):
-            return None
-    found.sort()
+        data = bytes(getattr(payload, key))
+        if len(data) >= MIN_ELEMENT_BYTES:
+            at = _first_place(text, key, data)
+            if at is None:
+                return None
+            found.append(Region("", at, at + len(data), 1, 0, [(at, at + len(data), data)]))
+    found.sort(key=lambda region: region.start)
     # A key that stands twice may have led to the same bytes twice.
     return found if all(one.end <= other.start for one, other in pairwise(found)) else None
 
 
-def _locate(text: bytes, start: re.Pattern[bytes], key: str, raws: list[msgspec.Raw], found: list[Element]) -> bool:
-    """Find elements that follow each other. False: they are not where they are looked for."""
-    first = bytes(raws[0])
-    at = _first_place(text, start, key, first)
-    if at is None:
-        return False
+def _list_region(text: bytes, key: str, start: int, raws: list[msgspec.Raw], seen: Seen) -> Region | None:
+    """The elements of a list, which follow each other. None: they are not where they are looked for."""
+    seen_bytes, count = seen(key, start)
+    end = start + seen_bytes
+    gap = 0
+    elements: list[Element] = []
     starts_with = text.startswith
-    for raw in raws:
-        data = bytes(raw)
+    for data in map(bytes, raws[count:] if count else raws):
+        at = end + gap
         if not starts_with(data, at):
-            # Behind what precedes stand a comma and perhaps space.
-            gap = _GAP.match(text, at)
-            at = gap.end() if gap is not None else at
+            # Behind what precedes stand a comma and perhaps space, and mostly the same between any two.
+            between = _GAP.match(text, end)
+            at = end if between is None else between.end()
             if not starts_with(data, at):
-                return False
+                return None
+            gap = at - end
         end = at + len(data)
         if len(data) >= MIN_ELEMENT_BYTES:
-            found.append(Element(at, end, data))
-        at = end + 1
-    return True
+            elements.append((at, end, data))
+    return Region(key, start, end, len(raws), seen_bytes, elements)
 
 
-def _first_place(text: bytes, start: re.Pattern[bytes], key: str, data: bytes) -> int | None:
-    quoted = b'"%s"' % key.encode()
+def _first_place(text: bytes, key: str, data: bytes) -> int | None:
+    quoted, start = _QUOTED[key], _STARTS[key]
     at = text.find(quoted)
     for _ in range(_KEY_TRIES):
         if at < 0:
@@ -115,7 +144,7 @@ def _first_place(text: bytes, start: re.Pattern[bytes], key: str, data: bytes) -
     return None
 
 
-def _found_slowly(text: bytes) -> list[Element]:
+def _found_slowly(text: bytes) -> list[Region]:
     """The same by walking the object with the standard library, which follows NaN, surrogates and huge integers.
 
     It reads the bytes as Latin-1, where a character is a byte: JSON's own characters are ASCII, and those of the
@@ -126,7 +155,7 @@ def _found_slowly(text: bytes) -> list[Element]:
         _walk(text, text.decode("latin-1"), found)
     except (ValueError, StopIteration, IndexError, RecursionError):
         return []
-    return found
+    return [Region("", found[0][0], found[-1][1], len(found), 0, found)] if found else []
 
 
 def _walk(data: bytes, text: str, found: list[Element]) -> None:
@@ -141,7 +170,7 @@ def _walk(data: bytes, text: str, found: list[Element]) -> None:
         else:
             at = _value_end(text, at)
             if listed is False and at - start >= MIN_ELEMENT_BYTES:
-                found.append(Element(start, at, data[start:at]))
+                found.append((start, at, data[start:at]))
         at = _skip(text, at)
         if text[at] == ",":
             at = _skip(text, at + 1)
@@ -152,7 +181,7 @@ def _walk_list(data: bytes, text: str, at: int, found: list[Element]) -> int:
     while text[at] != "]":
         end = _value_end(text, at)
         if end - at >= MIN_ELEMENT_BYTES:
-            found.append(Element(at, end, data[at:end]))
+            found.append((at, end, data[at:end]))
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gym_capture.client import claim_book
+from gym_capture.client import history_book
 from gym_capture.client.history_book import FirstRequest, HistoryBook
 from gym_capture.model.rows import ClearRow, HistoryRow, PartKind
 from tests.client.fake_owner import FakeOwner, commits
@@ -194,7 +194,7 @@ async def test_an_exchange_that_cannot_be_packed_does_not_keep_the_next_from_add
             raise MemoryError
 
         with monkeypatch.context() as broken:
-            broken.setattr(claim_book, "pack", fails)
+            broken.setattr(history_book, "pack", fails)
             assert await call(bench, requests[2], "lost") == "dropped"
         await talk(bench, requests[3:], 3)
         new = [row.count for row in bench.owner.sent_rows() if isinstance(row, HistoryRow)]

@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from gym_capture.errors import DamagedLog
 from gym_capture.model import history
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import digest_of, references, resolve, weave
-from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, find_elements
+from gym_capture.model.history import Stretch, digest_of, references, resolve, weave
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, find_regions
 
 LONG = "x" * 40
+
+
+def elements_of(text: bytes) -> list[Element]:
+    return [element for region in find_regions(text) for element in region.elements]
 
 
 class Stored:
@@ -28,12 +32,14 @@ class Stored:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.known: dict[bytes, int] = {}
+        self.stretches: dict[str, Stretch] = {}
 
     def through(self, text: bytes) -> bytes:
         """Store a request and read it back."""
-        woven = weave(text, self.known, len(self.messages))
+        woven = weave(text, self.known, len(self.messages), self.stretches)
         if woven is None:
             return text
+        self.stretches |= woven.stretches
         for message, digest in zip(woven.messages, woven.digests, strict=True):
             self.known[digest] = len(self.messages)
             self.messages.append(message)
@@ -92,9 +98,9 @@ def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
     stored = Stored()
     for text in sent:
         assert stored.through(text) == text
-        found = find_elements(text)
-        assert all(text[element.start : element.end] == element.data for element in found)
-        assert all(one.end <= other.start for one, other in pairwise(found))
+        found = elements_of(text)
+        assert all(text[start:end] == data for start, end, data in found)
+        assert all(one[1] <= other[0] for one, other in pairwise(found))
 
 
 @settings(deadline=None)
@@ -155,17 +161,17 @@ def test_what_the_standard_refuses_is_stored_once_too() -> None:
 @pytest.mark.parametrize("value", ["system", "instructions"])
 def test_each_dialects_messages_are_found(key: str, value: str) -> None:
     text = json.dumps({"model": "m", value: LONG, key: [message(1), "short", message(2)]}).encode()
-    assert [json.loads(element.data) for element in find_elements(text)] == [LONG, message(1), message(2)]
+    assert [json.loads(element[2]) for element in elements_of(text)] == [LONG, message(1), message(2)]
 
 
 def test_a_system_prompt_of_blocks_is_one_message() -> None:
     text = json.dumps({"system": [{"type": "text", "text": LONG}], "messages": []}).encode()
-    assert [json.loads(element.data) for element in find_elements(text)] == [[{"type": "text", "text": LONG}]]
+    assert [json.loads(element[2]) for element in elements_of(text)] == [[{"type": "text", "text": LONG}]]
 
 
 def test_what_is_short_stays_text() -> None:
-    assert find_elements(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 3))) == []
-    assert len(find_elements(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 2)))) == 1
+    assert elements_of(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 3))) == []
+    assert len(elements_of(b'{"messages":[1,2,"%b"]}' % (b"a" * (MIN_ELEMENT_BYTES - 2)))) == 1
 
 
 def test_nothing_is_added_where_nothing_may_be() -> None:

@@ -44,7 +44,7 @@ class Talker:
         """Form the batch of one exchange; returns its number."""
         frozen = snapshot(given)
         turn = None if whole else self.book.turn(rollout, generation)
-        sealed = pack(frozen) if turn is None else pack(frozen, turn.known, turn.first, turn.earlier)
+        sealed = pack(frozen) if turn is None else turn.pack(frozen)
         batch, offset = Batch(), 0
         row = CommitRow(rollout, NO_CLAIM, sealed.model_call_id, sealed.digest, [], generation)
         if turn is None:
