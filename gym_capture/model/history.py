@@ -260,25 +260,35 @@ def resolve(skeleton: bytes, length: int, needs: int, message: Callable[[int], b
                 if left < 0:
                     break
         if left < 0:
-            raise DamagedLog("a stored request's skeleton stands for more bytes than its part says")
+            raise _more_than_it_says()
     text = b"".join(pieces)
     if left or checksum(text) != crc:
         raise DamagedLog("a stored request's skeleton and messages do not give the text that was stored")
     return text
 
 
-def references(skeleton: bytes, needs: int) -> set[int]:
+def references(skeleton: bytes, length: int, needs: int) -> set[int]:
     """The numbers of the messages that a skeleton refers to.
 
+    Args:
+        length, needs: see `resolve`.
+
     Raises:
-        DamagedLog: it is none.
+        DamagedLog: it is none, or refers to more messages than the text has bytes.
     """
     found: set[int] = set()
     for operation in _parsed(skeleton)[1]:
         if not isinstance(operation, bytes):
             number, count, _ = _run(operation, needs)
+            length -= count
+            if length < 0:
+                raise _more_than_it_says()
             found.update(range(number, number + count))
     return found
+
+
+def _more_than_it_says() -> DamagedLog:
+    return DamagedLog("a stored request's skeleton stands for more bytes than its part says")
 
 
 def _parsed(skeleton: bytes) -> tuple[int, Sequence[Any]]:

@@ -291,6 +291,9 @@ class Ledger(LedgerFold):
             history = rollout.histories.get((client.id, row.history)) if rollout is not None and client else None
             if history is not None and history.has(row.first, row.count):
                 row.outcome = _DUPLICATE
+            elif row.first != (history.reach if history is not None else 0):
+                # Messages before it are missing; or it would say something else of a number that is taken.
+                row.outcome = _LACKING
             elif row.source and (rollout is None or self._source(rollout, row) is None):
                 row.outcome = _LACKING
         if row.outcome != _APPLIED:

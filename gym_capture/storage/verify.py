@@ -129,7 +129,7 @@ def _torn_requests(files: Files, rollout: RolloutState) -> Iterator[BrokenPart]:
         for part in entry.parts:
             if part.flags & PartFlag.HISTORY:
                 try:
-                    for number in references(open_skeleton(files, entry, part), entry.messages):
+                    for number in references(open_skeleton(files, entry, part), part.raw, entry.messages):
                         message(number)
                 except DamagedLog:
                     yield _broken_part(rollout.id, rollout.generation, entry.call_index, part, entry.ref)

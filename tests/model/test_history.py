@@ -44,7 +44,7 @@ class Stored:
             self.known[digest] = len(self.messages)
             self.messages.append(message)
         assert woven.needs <= len(self.messages)
-        assert references(woven.skeleton, woven.needs) <= set(range(woven.needs))
+        assert references(woven.skeleton, len(text), woven.needs) <= set(range(woven.needs))
         return resolve(woven.skeleton, len(text), woven.needs, self.messages.__getitem__)
 
 
@@ -180,7 +180,7 @@ def test_nothing_is_added_where_nothing_may_be() -> None:
     one = digest_of(json.dumps(message(1, 300), separators=(",", ":")).encode())
     woven = weave(text, {one: 6}, None)
     assert woven is not None
-    assert (woven.messages, woven.needs, references(woven.skeleton, 7)) == ([], 7, {6})
+    assert (woven.messages, woven.needs, references(woven.skeleton, len(text), 7)) == ([], 7, {6})
 
 
 def test_ten_thousand_tiny_messages_cost_their_own_size_once_and_then_next_to_nothing() -> None:
@@ -236,6 +236,56 @@ def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.Mo
 
         resolve(woven.skeleton, len(texts_sent[0]), woven.needs, ask)
         assert len(asked) == size + 1
+
+
+def test_a_request_that_repeats_the_last_ones_lists_is_cut_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: each message is digested in the turn that brings it, whatever stands before and behind the lists."""
+    digested: list[bytes] = []
+
+    def noting(data: bytes) -> bytes:
+        digested.append(data)
+        return digest_of(data)
+
+    monkeypatch.setattr(history, "digest_of", noting)
+    stored = Stored()
+    for turn in range(1, 6):
+        tools, messages = [message(-2), "short", message(-1)], [message(index) for index in range(3 * turn)]
+        text = json.dumps({"temperature": turn, "tools": tools, "messages": messages, "n": "z" * turn}).encode()
+        digested.clear()
+        assert stored.through(text) == text
+        assert [json.loads(each) for each in digested] == (tools[::2] if turn == 1 else []) + messages[-3:]
+        assert stored.stretches["messages"].listed == 3 * turn
+    changed = text.replace(b"-2 yyy", b"-2 yxy")
+    digested.clear()
+    assert stored.through(changed) == changed
+    assert len(digested) == 2  # the tools, of which one is another now; the messages are as they were
+    assert len(stored.messages) == 18
+
+
+def test_a_list_of_the_first_request_that_comes_again_is_one_message_and_one_that_does_not_is_several() -> None:
+    first = chat([message(1), message(2)], tools=[message(-2), message(-1)])
+    found = history.find_messages(first, chat([message(1), message(2), message(3)], tools=[message(-1)]), 5)
+    assert found is not None
+    pieces = [first[at : at + size] for at, size in found.ranges]
+    assert [json.loads(b"[" + each + b"]") for each in pieces] == [
+        [message(1), message(2)],
+        [message(-2)],
+        [message(-1)],
+    ]
+    assert found.digests == [digest_of(each) for each in pieces]
+    [stretch] = found.stretches.values()
+    assert (stretch.length, stretch.listed, stretch.operations, stretch.needs) == (len(pieces[0]), 2, [[5, 1]], 6)
+
+
+def test_a_list_that_holds_messages_as_text_is_looked_into_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = chat([message(1, 200), message(2, 200)])
+    one = weave(text, {digest_of(json.dumps(message(1, 200), separators=(",", ":")).encode()): 0}, None)
+    assert one is not None
+    assert one.stretches == {}
+    monkeypatch.setattr(history, "MAX_NEW_MESSAGES", 1)
+    woven = weave(text, {}, 0)
+    assert woven is not None
+    assert woven.stretches == {}
 
 
 def whole() -> tuple[bytes, bytes, list[bytes]]:
@@ -295,6 +345,13 @@ def test_a_skeleton_cannot_make_more_of_little() -> None:
     with pytest.raises(DamagedLog):
         resolve(bomb, 10_000, 1000, big)
     assert asked < 20
+
+
+def test_a_skeleton_that_refers_to_more_messages_than_its_text_has_bytes_is_not_followed() -> None:
+    bomb = msgspec.msgpack.encode([0, *([[0, 1000]] * 1000)])
+    with pytest.raises(DamagedLog, match="more bytes"):
+        references(bomb, 10_000, 1000)
+    assert references(bomb, 1_000_000, 1000) == set(range(1000))
 
 
 def test_a_damaged_message_is_not_taken_for_the_text() -> None:
