@@ -9,6 +9,7 @@ import pytest
 
 from gym_capture.client import history_book
 from gym_capture.client.history_book import FirstRequest, HistoryBook
+from gym_capture.model.exchange import pack, snapshot
 from gym_capture.model.rows import ClearRow, HistoryRow, PartKind
 from tests.client.fake_owner import FakeOwner, commits
 from tests.client.harness import Harness, harness
@@ -68,6 +69,36 @@ async def test_requests_given_as_bytes_are_kept_byte_for_byte() -> None:
         owner = bench.owner
         for entry, body in zip(owner.ledger.view("r").entries, bodies, strict=True):
             assert owner.payload(entry, PartKind.REQUEST) == body
+
+
+TURNS = ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "keys", "blocks"),
+    [("chat", "messages", False), ("responses", "input", False), ("messages", "messages", True)],
+    ids=["chat", "responses", "messages"],
+)
+async def test_each_dialects_conversation_is_sent_once(dialect: str, keys: str, blocks: bool) -> None:
+    def said(number: int) -> Any:
+        content = text((dialect, number), 900)
+        return {"role": "user", "content": [{"type": "text", "text": content}] if blocks else content}
+
+    constant: dict[str, Any] = {"tools": [{"name": name, "description": text(name, 600)} for name in TURNS]}
+    if dialect == "messages":
+        constant["system"] = [{"type": "text", "text": text("system", 3000)}]
+    if dialect == "responses":
+        constant["instructions"] = text("instructions", 3000)
+    async with harness() as bench:
+        requests = [{"model": "m", **constant, keys: [said(n) for n in range(turn + 1)]} for turn in range(6)]
+        for turn, request in enumerate(requests):
+            async with bench.client.rollout("r").claim(dialect=dialect, model_call_id=f"c{turn}") as made:
+                made.complete(request=request, response={"id": turn})
+        owner = bench.owner
+        assert [exchange["request"] for exchange in owner.exchanges("r")] == requests
+        sizes = [len(batch) for batch, rows in zip(owner.batches, owner.rows, strict=True) if commits(rows)]
+        assert sizes[0] > 2000
+        assert max(sizes[1:]) < 900 + 800
 
 
 async def test_without_history_every_request_is_sent_whole() -> None:
@@ -232,6 +263,50 @@ def test_the_book_forgets_the_longest_unused_when_it_is_full() -> None:
     again = book.turn("r99", 0)
     assert again is not None
     assert again.earlier == b"x" * 1000
+
+
+def turn_through(book: HistoryBook, rollout: str, messages: int, size: int = 100) -> None:
+    """A turn of a conversation whose requests have so many messages of about so many bytes."""
+    request = {"messages": [{"role": "user", "content": f"{rollout}{n} " + "y" * size} for n in range(messages)]}
+    frozen = snapshot({"dialect": "chat", "model_call_id": f"{rollout}-{messages}", "request": request})
+    turn = book.turn(rollout, 0)
+    if turn is None:
+        sealed = pack(frozen)
+        book.sent_whole(rollout, 0, FirstRequest("c", sealed.digest, frozen.texts[PartKind.REQUEST].data))
+    else:
+        turn.rows(rollout, 0, turn.pack(frozen))
+        turn.end()
+
+
+def test_what_the_book_holds_grows_with_the_messages_and_stays_within_its_capacity() -> None:
+    book = HistoryBook(100_000)
+    held = []
+    for messages in range(1, 100):
+        turn_through(book, "a", messages)
+        held.append(book.held_bytes)
+    assert 90 * 160 < held[-1] < 99 * 160 + 3000
+    for number in range(200):
+        for messages in (3, 60):
+            turn_through(book, f"r{number}", messages)
+        assert book.held_bytes <= 100_000
+    assert book.turn("a", 0) is None
+    assert book.turn("r199", 0) is not None
+
+
+def test_many_short_messages_between_long_ones_are_counted() -> None:
+    """What stands between messages is kept as text, for the next request that repeats it."""
+    book = HistoryBook(1 << 20)
+    for turns in range(1, 51):
+        items: list[Any] = []
+        for number in range(turns):
+            items += [{"role": "user", "content": f"{number} " + "y" * 100}, number]
+        frozen = snapshot({"dialect": "chat", "model_call_id": f"c{turns}", "request": {"messages": items}})
+        turn = book.turn("r", 0)
+        if turn is not None:
+            turn.rows("r", 0, turn.pack(frozen))
+            turn.end()
+    assert book.turn("r", 0) is not None
+    assert book.held_bytes > 50 * (160 + 160 + 160)
 
 
 def test_a_first_request_that_is_large_is_not_kept() -> None:

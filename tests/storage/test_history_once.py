@@ -198,6 +198,28 @@ def test_a_clear_carries_nothing_over() -> None:
     assert requests(CaptureStore(disk.view()), "a") == {"a4": texts[4], "t": texts[3], "u": texts[4]}
 
 
+def test_owners_and_clients_with_history_and_without_follow_each_other_in_one_directory() -> None:
+    disk = FaultyDisk()
+    texts = conversation(12)
+    talker = Talker(CLIENT)
+    for number, text in enumerate(texts):
+        if number % 3 == 0:
+            owner = Owner(disk.view())
+        if number == 6:
+            talker = Talker(OTHER_CLIENT)
+        whole = 3 <= number < 9
+        talker.say("a", turn_of(f"a{number}", text), whole=whole)
+        talker.send(owner)
+        if number % 3 == 2:
+            owner.stop()
+    assert talker.lacked == 0
+    store = CaptureStore(disk.view())
+    assert requests(store, "a") == {f"a{n}": text for n, text in enumerate(texts)}
+    referring = [row.messages > 0 for frame in frames(disk) for row in frame.rows if isinstance(row, CommitRow)]
+    assert referring == [False, True, True, *([False] * 7), True, True]
+    assert store.verify().sound
+
+
 def test_messages_do_not_depend_on_what_becomes_of_the_exchange_that_brought_them() -> None:
     disk = FaultyDisk()
     owner = Owner(disk.view())
