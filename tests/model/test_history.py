@@ -256,7 +256,7 @@ def test_a_request_that_repeats_the_last_ones_lists_is_cut_where_it_goes_on(monk
         assert [json.loads(each) for each in digested] == (tools[::2] if turn == 1 else []) + messages[-3:]
         assert stored.stretches["messages"].listed == 3 * turn
     # Two requests that go on from the same one: neither changes what the other goes on from.
-    on = [text.replace(b"}], \"n", b"}, " + json.dumps(message(number)).encode() + b"], \"n") for number in (90, 91)]
+    on = [text.replace(b'}], "n', b"}, " + json.dumps(message(number)).encode() + b'], "n') for number in (90, 91)]
     woven = [weave(each, stored.known, len(stored.messages), stored.stretches) for each in (*on, on[0])]
     assert woven[0] == woven[2] != woven[1]
     changed = text.replace(b"-2 yyy", b"-2 yxy")
