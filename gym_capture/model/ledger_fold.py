@@ -79,6 +79,8 @@ class LedgerFold:
         counts: what happened, by name; `rows_without_token`, `repeated_batches` and `expired_clients` since the owner
             started, the others since the run began.
         durable_sequence: all frames up to it are on disk.
+        begun: how often something became outstanding. Nothing outstanding twice, with the same number in between, means
+            nothing outstanding in between.
     """
 
     def __init__(self) -> None:
@@ -90,6 +92,7 @@ class LedgerFold:
         self._closing = 0
         self._closings: deque[tuple[int, RolloutState]] = deque()
         self._late = 0
+        self.begun = 0
         # An end of the log is gone: of a rollout that is not known, nobody can say that it had nothing in it.
         self.others_damaged = False
 
@@ -206,6 +209,7 @@ class LedgerFold:
         rollout.open[client.id, row.claim] = claim
         rollout.retract_loss((client.id, row.claim))
         self._open += 1
+        self.begun += 1
         self.counts["claims"] += 1
 
     def _apply_history(self, client: ClientState | None, row: HistoryRow, ref: FrameRef) -> None:
@@ -389,6 +393,7 @@ class LedgerFold:
         """Something of the rollout is applied and must be durable before it counts as settled."""
         rollout.closing += 1
         self._closing += 1
+        self.begun += 1
         self._closings.append((ref.sequence, rollout))
 
     def _count_refusal(self, row: ClientRow) -> None:

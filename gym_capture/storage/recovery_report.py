@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from gym_capture.model.rows import CutRow
 from gym_capture.storage.names import SegmentName
@@ -50,6 +50,10 @@ class RecoveryReport:
     broken_parts: int = 0
     copied: int = 0
 
+    def __add__(self, other: RecoveryReport) -> RecoveryReport:
+        """What both found, of another shard's log say."""
+        return RecoveryReport(**{each.name: _both(self, other, each.name) for each in fields(self)})
+
     @property
     def damaged(self) -> bool:
         """Whether anything that had been synced could not be read."""
@@ -79,3 +83,8 @@ class RecoveryReport:
         if self.ignored_bytes:
             parts.append(f"{self.ignored_bytes} bytes beyond cuts ignored")
         return "; ".join(parts)
+
+
+def _both(one: RecoveryReport, other: RecoveryReport, name: str) -> Any:
+    found, more = getattr(one, name), getattr(other, name)
+    return found | more if isinstance(found, set) else found + more

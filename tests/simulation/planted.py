@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from gym_capture.client import core as client_core
+from gym_capture.client.contact import Contact
 from gym_capture.model import rows as row_kinds
 from gym_capture.model.codec import FrameHead, FrameRef, PendingFrame
 from gym_capture.model.ledger import Applied, Ledger, Repeated
@@ -134,6 +135,11 @@ def duplicates_counted() -> list[Patch]:
     return [(Ledger, "_decide_commit", staticmethod(lambda rollout, row: careless(None, rollout, row)))]  # type: ignore[arg-type]
 
 
+def late_answers_believed() -> list[Patch]:
+    """A claim's answer that comes after a lease is told, whatever has become of the claim meanwhile."""
+    return [(Contact, "unbroken", lambda *_: True)]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "sync skipped": sync_skipped,
     "claims not journaled": claims_not_journaled,
@@ -144,6 +150,7 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "lease clock not restarted": leases_not_restarted,
     "acknowledgment of an older epoch accepted": older_epoch_accepted,
     "duplicate counted as a second call": duplicates_counted,
+    "late answer to a claim believed": late_answers_believed,
 }
 
 
