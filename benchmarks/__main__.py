@@ -1,7 +1,8 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
 client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
-`sealed`, a sealed dataset beside JSONL, in a few. No figure fails the run, a lost call does."""
+`history`, what storing messages once saves, in one; `sealed`, a sealed dataset beside JSONL, in a few. No figure fails the
+run, a lost call does."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from rich.table import Table
 import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
+from benchmarks.history import compare_history, history_workloads
 from benchmarks.reading import reading_costs
 from benchmarks.sealed import seal_and_read
 from benchmarks.server_overhead import ServerBench, workloads
@@ -36,9 +38,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("store", "server", "call", "reading", "sealed"),
+        choices=("store", "server", "call", "reading", "history", "sealed"),
         default="store",
-        help="the log, a server, one call, looking, or sealing",
+        help="the log, a server, one call, looking, messages stored once, or sealing",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
+    parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
     parser.add_argument("--sealed-calls", type=int, default=200_000, help="sealed: calls in the dataset")
     parser.add_argument("--turns", type=int, default=100, help="sealed: calls of one rollout")
     parser.add_argument("--request-bytes", type=int, default=400_000, help="sealed: bytes of one rollout's requests")
@@ -68,7 +71,14 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        runs = {"store": _store, "server": _server, "call": _call, "reading": _reading, "sealed": _sealed}
+        runs = {
+            "store": _store,
+            "server": _server,
+            "call": _call,
+            "reading": _reading,
+            "history": _history,
+            "sealed": _sealed,
+        }
         runs[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
@@ -136,6 +146,11 @@ def _reading(base: Path, options: argparse.Namespace, show: Show) -> None:
         f"looking at {calls:,} calls, 10 a rollout",
         reading_costs(base / "capture", calls, 10, 400, options.repeats or 3),
     )
+
+
+def _history(base: Path, options: argparse.Namespace, show: Show) -> None:
+    for title, rollouts in history_workloads(options.rollouts).items():
+        show(title, compare_history(base, rollouts, options.repeats or 5))
 
 
 def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:
