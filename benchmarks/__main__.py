@@ -1,8 +1,8 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
 client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
-`history`, what storing messages once saves, in one; `sealed`, a sealed dataset beside JSONL, in a few. No figure fails the
-run, a lost call does."""
+`history`, what storing messages once saves, in one; `sealed`, a sealed dataset beside JSONL, in a few. No figure fails
+the run, a lost call does."""
 
 from __future__ import annotations
 

@@ -196,9 +196,10 @@ class ShardStore:
         )
 
     def _calls(self, entries: Iterable[Entry], texts: bool) -> Iterator[CapturedCall]:
+        messages = Messages(self._files)
         for entry in entries:
             try:
-                parts = open_parts(self._files, entry, lambda part: texts or part.kind == _RECORD)
+                parts = open_parts(self._files, entry, messages, lambda part: texts or part.kind == _RECORD)
             except DamagedLog:
                 continue
             raw_bytes = sum(part.raw for part in entry.parts)
