@@ -71,6 +71,14 @@ class ShardGiven(CaptureDirectoryError):
     """A shard's directory or actor was given, which knows a part of the run only; nothing was done."""
 
 
+class RunSealed(CaptureDirectoryError):
+    """The run was sealed: its log is closed for good, what it holds is in a dataset, and nothing more is written."""
+
+
+class UnsettledRun(GymCaptureError):
+    """A run that is to be sealed has open claims or damage; nothing was sealed."""
+
+
 class DirectoryHeld(GymCaptureError):
     """Another live owner holds the capture directory."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from gym_capture.errors import DirectoryHeld
+from gym_capture.errors import DirectoryHeld, RunSealed
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,9 @@ class Exits:
         if error is None or not self._restarted:
             return
         logger.error("restarted capture owner cannot serve here: %s", error)
-        if isinstance(error, DirectoryHeld):
-            # Somebody took over while this actor was away: coming back again and again would help nobody.
+        if isinstance(error, DirectoryHeld | RunSealed):
+            # Somebody took over, or sealed the run, while this actor was away: coming back again and again would help
+            # nobody.
             self.end_soon(0.0)
         else:
             self._after(RETRY_PAUSE_S, lambda: self._leave_now(_EXIT_CODE))

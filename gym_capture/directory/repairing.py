@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gym_capture.storage.closing import closed_in
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
@@ -24,6 +25,8 @@ logger = logging.getLogger("gym_capture.directory")
 def repair_at_rest(directory: str | Path) -> dict[str, RepairReport]:
     """Mend what is damaged in a run's directory at rest. Blocks, for some seconds more when its last owner died.
 
+    What was sealed has no log to mend.
+
     Returns:
         What was done to each shard, under the path that its files have in the directory: `shard-000/`, or nothing.
 
@@ -34,16 +37,20 @@ def repair_at_rest(directory: str | Path) -> dict[str, RepairReport]:
     identity = OwnerIdentity(f"repair-{uuid.uuid4().hex}", "repair", "", socket.gethostname(), os.getpid())
     paths = [each.directory for each in shards_of(run)]
     if len(paths) == 1:
-        return {"": repair(run, identity, _beating, wait=time.sleep)}
+        if closed_in(run) is not None:
+            return {"": RepairReport()}
+        return {"": repair(run, identity, beating, wait=time.sleep)}
     done = {"": repair_marker(run)}
     for shard, path in enumerate(paths):
-        report = repair(PosixFiles(path), identity, _beating, wait=time.sleep, shard=shard, shards=len(paths))
+        if closed_in(PosixFiles(path)) is not None:
+            continue
+        report = repair(PosixFiles(path), identity, beating, wait=time.sleep, shard=shard, shards=len(paths))
         done[f"{os.path.basename(path)}/"] = report
     return done
 
 
 @contextmanager
-def _beating(ownership: Ownership) -> Iterator[None]:
+def beating(ownership: Ownership) -> Iterator[None]:
     """Move the beat from a thread of its own: a long read must not look like an owner that died."""
     ended = threading.Event()
 

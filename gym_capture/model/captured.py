@@ -18,6 +18,7 @@ from gym_capture.model.exchange import (
     open_part,
     open_record,
     pack,
+    payloads_of,
 )
 from gym_capture.model.json_text import to_json
 from gym_capture.model.record import DERIVATION_VERSION
@@ -57,9 +58,11 @@ class CapturedCall(NamedTuple):
         Raises:
             DamagedLog: its META part is missing or no object.
         """
-        return open_exchange(
-            [(Part(kind, text.flags, 0, len(text.data), len(text.data), 0), text.data) for kind, text in _in(self)]
-        )
+        return open_exchange(_parts(self))
+
+    def payloads(self) -> dict[str, Any]:
+        """The four payload values of the exchange, null where there is none."""
+        return payloads_of([(part, data) for part, data in _parts(self) if part.kind != PartKind.META])
 
     def packed(self) -> SealedExchange:
         """The exchange ready to be committed, its record derived anew."""
@@ -72,12 +75,16 @@ def _in(call: CapturedCall) -> list[tuple[PartKind, Text]]:
     return sorted(call.texts.items())
 
 
+def _parts(call: CapturedCall) -> list[tuple[Part, bytes]]:
+    return [(Part(kind, text.flags, 0, len(text.data), len(text.data), 0), text.data) for kind, text in _in(call)]
+
+
 class CapturedRollout(NamedTuple):
     """One generation of a rollout.
 
     Fields: `calls` in call order, to be gone through once; `indexes`, how many call indexes were given (those without
     a call are damaged); `reasons`, why evidence is known to be missing (None: it is not; empty: marked without a
-    reason); `outstanding`, how many claims are open.
+    reason); `outstanding`, how many claims are open; `late`, rows that landed after a merge and that none returned.
     """
 
     rollout_id: str
@@ -86,6 +93,7 @@ class CapturedRollout(NamedTuple):
     indexes: int
     reasons: Mapping[str, int] | None = None
     outstanding: int = 0
+    late: int = 0
 
 
 def captured_parts(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from gym_capture.errors import DirectoryHeld, GymCaptureError, OwnerUnavailable, Superseded
+from gym_capture.errors import DirectoryHeld, GymCaptureError, OwnerUnavailable, RunSealed, Superseded
 from gym_capture.model.clock import Clock
 from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.entropy import Entropy
@@ -284,7 +284,7 @@ class Tenure:
             try:
                 await self._executor.run(self._taking.refuse_if_taken)
                 await self.take()
-            except (Superseded, DirectoryHeld) as error:
+            except (Superseded, DirectoryHeld, RunSealed) as error:
                 self.supersede(error)
             except (OSError, GymCaptureError) as error:
                 self.last_failure = f"{type(error).__name__}: {error}"

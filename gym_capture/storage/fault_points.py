@@ -35,6 +35,12 @@ SEALED_SYNC = "sealed-sync"
 SEALED_MANIFEST = "sealed-manifest"
 """Labels of sealing: the creation, the appends and the sync of each file of a part, and the manifest that lists it."""
 
+SEALED_CLOSE = "sealed-close"
+SEALED_SWITCH = "sealed-switch"
+SEALED_REMOVE = "sealed-remove"
+"""Labels of sealing a run: the file that closes its log, the one that shows readers the dataset, and the removal of
+each segment."""
+
 CREATE_STEPS = ("write", "sync", "link", "directory-sync")
 """Steps of `Files.create`, in order."""
 REPLACE_STEPS = ("write", "sync", "rename", "directory-sync")
@@ -95,4 +101,10 @@ SEALING_STEPS: tuple[str, ...] = (
     SEALED_SYNC,
     *(step(SEALED_MANIFEST, name) for name in REPLACE_STEPS),
 )
-"""Every step of sealing."""
+"""Every step of writing a dataset."""
+
+CLOSING_STEPS: tuple[str, ...] = (
+    *(step(label, name) for label in (SEALED_CLOSE, SEALED_SWITCH) for name in CREATE_STEPS),
+    SEALED_REMOVE,
+)
+"""Every step of sealing a run after that; the epoch that it takes has the others."""

@@ -23,10 +23,14 @@ COLLECT = "collect.json"
 QUARANTINE = "quarantine"
 """The folder to which a repair moves what it replaces. Nobody reads it."""
 
+SEALED = "SEALED"
+"""Names the folder of the dataset that stands for the log; JSON. Without it the log counts."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
 _SHARD = re.compile(r"shard-([0-9]{3})")
+_SEALED_FOLDER = re.compile(r"sealed-([0-9]{8,10})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
@@ -69,6 +73,16 @@ def beat_file(epoch: int) -> str:
 def token_file(epoch: int) -> str:
     """The file with the token that clients of `epoch`'s owner show."""
     return f"token-{epoch:08d}"
+
+
+def sealed_folder(epoch: int) -> str:
+    """The folder of the dataset that the owner of `epoch` seals into. Nobody else writes there."""
+    return f"sealed-{epoch:08d}"
+
+
+def sealed_folders_in(names: Iterable[str]) -> list[str]:
+    """Every folder of a dataset, one that was left unfinished too."""
+    return sorted(name for name in names if _SEALED_FOLDER.fullmatch(name))
 
 
 def temporary_file(name: str, suffix: str) -> str:

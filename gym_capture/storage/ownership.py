@@ -19,6 +19,7 @@ from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, Superseded
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.storage import fault_points, names
+from gym_capture.storage.closing import refuse_closed
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import (
     BEAT_S,
@@ -98,9 +99,11 @@ class Ownership:
         Raises:
             MissingRunMarker: the directory is not (or not the mount of) a run's.
             DirectoryHeld: another actor's beat moves.
+            RunSealed: the log is closed for good; nothing was changed.
             Superseded: a later taker was faster; it owns the directory.
             OSError: the directory could not be read or written.
         """
+        refuse_closed(files)
         run = read_run(files)
         if not takeover:
             _refuse_if_held(files, identity, wait, beat_s)
@@ -221,8 +224,10 @@ def _claim_epoch(files: Files, identity: OwnerIdentity) -> int:
     while True:
         # Never the same number twice: a network file system may list a directory as it was a while ago.
         epoch = max(epoch, *names.epochs_in(files.names()), 0) + 1
+        refuse_closed(files)
         try:
             files.create(names.epoch_file(epoch), msgspec.json.encode(identity), fault_points.EPOCH)
         except FileExistsError:
+            refuse_closed(files, epoch)
             continue
         return epoch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -178,6 +179,30 @@ class PosixFiles:
             os.unlink(self._path(name))
         except FileNotFoundError:
             pass
+
+    def folder(self, name: str, *, make: bool = False) -> PosixFiles:
+        """A folder of this directory, told of to the same hook. The next sync of this directory's entries keeps it.
+
+        Args:
+            make: make it when it is absent.
+
+        Raises:
+            CaptureDirectoryError: it does not exist, or is no directory.
+        """
+        path = self._path(name)
+        if make:
+            os.makedirs(path, mode=_DIRECTORY_MODE, exist_ok=True)
+        return PosixFiles(path, self._hook)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder and what is in it; absent is fine."""
+        path = self._path(name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+
+    def reach(self, point: str) -> None:
+        """Tell the hook of a step that a caller of several of these calls goes through."""
+        self._hook(point)
 
     def set_aside(self, name: str, point: str) -> str:
         """Keep a file in `quarantine/` as well: under a hard link, or as a copy where there are none."""

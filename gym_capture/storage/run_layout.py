@@ -14,6 +14,7 @@ from collections.abc import Callable
 from gym_capture.errors import CaptureDirectoryError, FormatError, MissingRunMarker, SettingsDiffer, ShardGiven
 from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.storage import fault_points, names
+from gym_capture.storage.closing import refuse_closed
 from gym_capture.storage.files import Files
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_marker import RunMarker, create_or_adopt_run, encode_marker, read_marker
@@ -29,6 +30,7 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
         SettingsDiffer: it is that of a run of another number of shards; nothing was written.
         MissingRunMarker: there is a log, and a marker is gone; nothing was written.
         ShardGiven: it is a shard's.
+        RunSealed: the run was sealed.
         CaptureDirectoryError: it cannot be written, or a marker cannot be read.
         FormatError: the directory was written by another version.
     """
@@ -44,6 +46,8 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
     _refuse_shard(files, marker)
     if marker.shards != shards:
         raise _other_number(files, marker.shards, shards)
+    for each in shards_of(files):
+        refuse_closed(each)
     return marker
 
 

@@ -36,7 +36,7 @@ class StoredRecord(NamedTuple):
     Args:
         call_index: its place in the rollout.
         record: what `exchange.decode_fields` reads; None: it is damaged.
-        stored_bytes: what the exchange takes in the log, all its parts; None: it lies in a NeMo Gym file.
+        stored_bytes: what the exchange takes in the log, all its parts; None: it is in no log.
     """
 
     call_index: int

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from heapq import merge
 from operator import add, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gym_capture.model.captured import CapturedRollout
+from gym_capture.errors import GymCaptureError
+from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.rollout_state import RolloutView
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
+from gym_capture.storage.closing import sealed_in
 from gym_capture.storage.file_checks import check_marker
 from gym_capture.storage.files import Files
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -25,12 +27,18 @@ from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
 from gym_capture.storage.verify import VerifyReport
 
+if TYPE_CHECKING:
+    from gym_capture.storage.sealed.sealed_shard import SealedShard
+
+_Answer = TypeVar("_Answer")
+
 
 class CaptureStore:
     """What a run's capture directory holds, all its shards as one. Reads only; not safe for threads.
 
     On a live directory it may show what an owner has written and not yet acknowledged. NeMo Gym's files are read where
-    they lie; where the log knows an id too (its clearing included), the log alone counts.
+    they lie; where the log knows an id too (its clearing included), the log alone counts. A shard that was sealed is
+    read from its dataset, also when that happened while this was open.
 
     Args:
         directory: the absolute path, or `Files`.
@@ -39,6 +47,7 @@ class CaptureStore:
         ShardGiven: it is one shard of a run's.
         CaptureDirectoryError: the path is relative, absent, or no directory; or a shard of the run is lost.
         FormatError: the log is of another version.
+        MissingExtra: the run was sealed, and pyarrow is not installed.
     """
 
     def __init__(self, directory: str | Path | Files) -> None:
@@ -47,10 +56,25 @@ class CaptureStore:
 
     def _load(self) -> None:
         self._marker = self._read_marker()
-        shards = shards_of(self._files)
-        self._shards = [
-            ShardStore(files, NemoGymFiles(self._files, shard, len(shards))) for shard, files in enumerate(shards)
-        ]
+        self._directories = shards_of(self._files)
+        self._shards = [self._opened(shard) for shard in range(len(self._directories))]
+
+    def _opened(self, shard: int) -> ShardStore | SealedShard:
+        files, beside = self._directories[shard], NemoGymFiles(self._files, shard, len(self._directories))
+        folder = sealed_in(files)
+        try:
+            found = ShardStore(files, beside) if folder is None else None
+        except OSError:
+            found = None
+            if (folder := sealed_in(files)) is None:
+                raise
+        # Segments go only after the log was sealed: if it is not, all of them were there.
+        folder = folder or sealed_in(files)
+        if folder is None and found is not None:
+            return found
+        from gym_capture.storage.sealed.sealed_shard import SealedShard
+
+        return SealedShard(PosixFiles(files.directory), folder or "", beside)
 
     def _read_marker(self) -> bytes:
         try:
@@ -58,8 +82,34 @@ class CaptureStore:
         except FileNotFoundError:
             return b""
 
-    def _of(self, rollout_id: str) -> ShardStore:
-        return self._shards[shard_of(validate_rollout_id(rollout_id), len(self._shards))]
+    def _place(self, rollout_id: str) -> int:
+        return shard_of(validate_rollout_id(rollout_id), len(self._shards))
+
+    def _of(self, rollout_id: str) -> ShardStore | SealedShard:
+        return self._shards[self._place(rollout_id)]
+
+    def _sealed_since(self, shard: int) -> bool:
+        """Whether a shard was sealed since it was opened; from now on it is read from its dataset."""
+        if not isinstance(self._shards[shard], ShardStore) or sealed_in(self._directories[shard]) is None:
+            return False
+        self._shards[shard] = self._opened(shard)
+        return True
+
+    def _left(self, was: ShardStore | SealedShard, rollout_id: str) -> bool:
+        """Whether what began to answer for a rollout does no more, because the shard was sealed meanwhile."""
+        return self._of(rollout_id) is not was or self._sealed_since(self._place(rollout_id))
+
+    def _asked(self, shard: int, ask: Callable[[ShardStore | SealedShard], _Answer]) -> _Answer:
+        """What a shard says. An answer counts only if its segments were there to the end."""
+        try:
+            answer = ask(self._shards[shard])
+        except (GymCaptureError, OSError, KeyError):
+            if not self._sealed_since(shard):
+                raise
+        else:
+            if not self._sealed_since(shard):
+                return answer
+        return ask(self._shards[shard])
 
     # -- the run ------------------------------------------------------------------------------------------------
 
@@ -78,8 +128,8 @@ class CaptureStore:
         if self._read_marker() != self._marker:
             self._load()  # the directory was made anew, and the files of that run may have these names too
             return
-        for shard in self._shards:
-            shard.refresh()
+        for shard in range(len(self._shards)):
+            self._asked(shard, lambda each: each.refresh())
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
@@ -112,11 +162,12 @@ class CaptureStore:
     def verify_shards(self) -> dict[str, VerifyReport]:
         """The same for each shard, under the path that its files have in the directory: `shard-000/`, or nothing."""
         if len(self._shards) == 1:
-            return {"": self._shards[0].verify()}
+            return {"": self._asked(0, lambda each: each.verify())}
         said = marker_of_shards(self._files)
         marker = check_marker(self._files, None if said is None else said.uuid.bytes)
         run = VerifyReport(RecoveryReport(), files=[] if marker is None else [marker])
-        return {"": run, **{f"{shard.folder}/": shard.verify() for shard in self._shards}}
+        found = [self._asked(shard, lambda each: each.verify()) for shard in range(len(self._shards))]
+        return {"": run, **{f"{each.folder}/": report for each, report in zip(self._shards, found, strict=True)}}
 
     # -- a rollout ----------------------------------------------------------------------------------------------
 
@@ -133,7 +184,15 @@ class CaptureStore:
 
         `evidence` reads the same for a merge; this is for whoever reads the records of many rollouts.
         """
-        return self._of(rollout_id).records(rollout_id, first)
+        shard = self._of(rollout_id)
+        for record in shard.records(rollout_id, first):
+            if record.record is None and self._left(shard, rollout_id):
+                break
+            yield record
+            first = record.call_index + 1
+        else:
+            return
+        yield from self._of(rollout_id).records(rollout_id, first)
 
     def generation(self, rollout_id: str) -> int:
         """The rollout's current generation, 0 until it is first cleared."""
@@ -153,15 +212,15 @@ class CaptureStore:
         Raises:
             DamagedLog: one of them cannot be read; `call_index` names it. `read_available` leaves it out.
         """
-        return self._of(rollout_id).read(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.read(rollout_id))
 
     def read_available(self, rollout_id: str) -> tuple[list[dict[str, Any]], int]:
         """The exchanges that can be read, in call order, and how many cannot."""
-        return self._of(rollout_id).read_available(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.read_available(rollout_id))
 
     def read_indexed(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """Like `read_available`, each exchange with its call index."""
-        return self._of(rollout_id).read_indexed(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.read_indexed(rollout_id))
 
     def captured(self, rollout_id: str, *, texts: bool = True, strict: bool = True) -> CapturedRollout:
         """The rollout's current generation with the exact bytes of its exchanges, each read when it is come to.
@@ -172,11 +231,26 @@ class CaptureStore:
             texts: False: what is derived of them is enough; their texts are not read (NeMo Gym's are, all the same).
             strict: lines of NeMo Gym's that standard JSON refuses are damaged (`nemo_gym.call_of_line`).
         """
-        return self._of(rollout_id).captured(rollout_id, texts=texts, strict=strict)
+        shard = self._of(rollout_id)
+        found = shard.captured(rollout_id, texts=texts, strict=strict)
+
+        def calls() -> Iterator[CapturedCall]:
+            following = 0
+            for call in found.calls:
+                if call.call_index > following and self._left(shard, rollout_id):
+                    break  # what was left out may have gone with its segment
+                yield call
+                following = call.call_index + 1
+            if following < found.indexes and self._left(shard, rollout_id):
+                rest = self._of(rollout_id).captured(rollout_id, texts=texts, strict=strict)
+                yield from (call for call in rest.calls if call.call_index >= following)
+
+        return found._replace(calls=calls())
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The four payload values of these exchanges, by call index. What cannot be read is left out."""
-        return self._of(rollout_id).read_payloads(rollout_id, call_indexes)
+        wanted = list(call_indexes)
+        return self._asked(self._place(rollout_id), lambda each: each.read_payloads(rollout_id, wanted))
 
     def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
         """One payload's exact text: what was given as bytes, or the JSON that a value was captured as.
@@ -188,11 +262,11 @@ class CaptureStore:
             KeyError: there is no such exchange in the log, or it has no such payload.
             DamagedLog: it is damaged.
         """
-        return self._of(rollout_id).read_bytes(rollout_id, call_index, payload)
+        return self._asked(self._place(rollout_id), lambda each: each.read_bytes(rollout_id, call_index, payload))
 
     def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
         """What `merge.attach_capture` needs: the derived records, and what is known to be missing.
 
         An entry whose record (or, if asked for, a payload) is damaged counts as damaged; the others keep their index.
         """
-        return self._of(rollout_id).evidence(rollout_id, include_payloads)
+        return self._asked(self._place(rollout_id), lambda each: each.evidence(rollout_id, include_payloads))

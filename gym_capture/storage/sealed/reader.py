@@ -38,6 +38,7 @@ class SealedRow(NamedTuple):
     indexes: int
     reasons: dict[str, int] | None
     outstanding: int
+    late: int
     first_row: int
     raw_bytes: int
 
@@ -88,8 +89,11 @@ class SealedReader:
         """The generations of a rollout that are sealed, ascending."""
         return sorted({row.generation for row in self._rows(rollout_id)})
 
-    def rollout(self, rollout_id: str, generation: int | None = None) -> CapturedRollout | None:
+    def rollout(self, rollout_id: str, generation: int | None = None, *, texts: bool = True) -> CapturedRollout | None:
         """One generation of a rollout (None: the last that is sealed); None when it is not there.
+
+        Args:
+            texts: False: what is derived of the exchanges is enough; their texts are not read.
 
         Raises:
             DamagedLog: a file of it is damaged or gone.
@@ -98,7 +102,12 @@ class SealedReader:
         if generation is None and rows:
             generation = max(row.generation for row in rows)
         rows = [row for row in rows if row.generation == generation]
-        return self._gathered(rows) if rows else None
+        return self._gathered(rows, texts) if rows else None
+
+    def rows(self) -> Iterator[SealedRow]:
+        """What is known of every generation of every rollout, part by part; no exchange is read."""
+        for part in self.manifest.parts:
+            yield from self._rows_of(part)
 
     def rollouts(self, *, texts: bool = True) -> Iterator[CapturedRollout]:
         """Every generation of every rollout, in the order of (rollout id, generation).
@@ -156,7 +165,9 @@ class SealedReader:
         """A rollout from its rows, in the order in which they were sealed: what the last says of it holds."""
         last = rows[-1]
         calls = self._calls(rows[0], texts) if len(rows) == 1 else self._merged(rows, texts)
-        return CapturedRollout(last.rollout_id, last.generation, calls, last.indexes, last.reasons, last.outstanding)
+        return CapturedRollout(
+            last.rollout_id, last.generation, calls, last.indexes, last.reasons, last.outstanding, last.late
+        )
 
     def _merged(self, rows: Sequence[SealedRow], texts: bool) -> Iterator[CapturedCall]:
         before = -1
@@ -264,6 +275,7 @@ def _as_rows(part: SealedPart, table: Any) -> list[SealedRow]:
                 each["indexes"],
                 None if reasons is None else {reason["reason"]: reason["count"] for reason in reasons},
                 each["outstanding"],
+                each["late"],
                 each["first_row"],
                 each["raw_bytes"],
             )

@@ -39,11 +39,12 @@ ROLLOUTS = pa.schema(
         ("indexes", pa.int64()),
         ("incomplete", REASONS),
         ("outstanding", pa.int64()),
+        ("late", pa.int64()),
         ("first_row", pa.int64()),
         ("raw_bytes", pa.int64()),
     ]
 )
 """One generation of a rollout a row, in the order of its calls in the part: `first_row` of them and `calls` on.
 
-`indexes` and `incomplete` are as in `CapturedRollout` (null: not known to be incomplete).
+`indexes`, `incomplete`, `outstanding` and `late` are as in `CapturedRollout` (null: not known to be incomplete).
 """

@@ -210,6 +210,7 @@ class _Part:
                 if reasons is None
                 else [{"reason": name, "count": count} for name, count in sorted(reasons.items())],
                 "outstanding": rollout.outstanding,
+                "late": rollout.late,
                 "first_row": first_row,
                 "raw_bytes": self._raw_bytes - raw_before,
             }

@@ -1,0 +1,254 @@
+"""One shard of a run that was sealed: what `ShardStore` gives of a log, given of its dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+from gym_capture.errors import DamagedLog
+from gym_capture.model.captured import CapturedCall, CapturedRollout
+from gym_capture.model.codec import FrameRef
+from gym_capture.model.evidence import gather_evidence
+from gym_capture.model.exchange import PAYLOADS
+from gym_capture.model.ids import validate_rollout_id
+from gym_capture.model.merge import RolloutEvidence
+from gym_capture.model.rollout_state import Entry, RolloutView
+from gym_capture.storage.file_checks import FileDamage, check_files
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.sealed.manifest import MANIFEST
+from gym_capture.storage.sealed.reader import SealedReader
+from gym_capture.storage.shard_store import ShardStore
+from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
+from gym_capture.storage.verify import VerifyReport
+
+
+class SealedShard:
+    """What a sealed shard holds, and what lies beside it of its rollouts. Reads only; nothing of it changes any more.
+
+    Args:
+        files: the shard's directory.
+        folder: its dataset.
+        beside: NeMo Gym's files of its rollouts; where the dataset knows an id too, it alone counts.
+
+    Raises:
+        DamagedLog, FormatError: the dataset's manifest is gone or cannot be read.
+        MissingExtra: pyarrow is not installed.
+    """
+
+    def __init__(self, files: PosixFiles, folder: str, beside: NemoGymFiles) -> None:
+        self._files = files
+        self._sealed = folder
+        self._nemo_gym = beside
+        try:
+            dataset = files.folder(folder)
+            dataset.size(MANIFEST)
+        except OSError as error:
+            raise DamagedLog(
+                f"the run in {files.directory} was sealed into {folder}, and that cannot be read ({error}). Nothing "
+                "was changed; restore the folder from a copy."
+            ) from error
+        self._reader = SealedReader(dataset)
+        # The dataset's folder has no log: what this gives is what lies beside.
+        self._beside = ShardStore(dataset, beside)
+        self._standings: dict[str, RolloutStanding] | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of its directory."""
+        return os.path.basename(self._files.directory)
+
+    @property
+    def report(self) -> RecoveryReport:
+        """Nothing: there is no log."""
+        return RecoveryReport()
+
+    def refresh(self) -> None:
+        """Nothing is ever added."""
+
+    def rollout_ids(self) -> list[str]:
+        """Every id that has evidence (or is marked), sorted."""
+        sealed = {each.rollout_id for each in self._known().values() if _has_evidence(each)}
+        return sorted(sealed | {name for name in self._nemo_gym.rollout_ids() if not self._knows(name)})
+
+    def standings(self) -> list[RolloutStanding]:
+        """How every rollout stands, sorted by id."""
+        beside = {name for name in self._nemo_gym.rollout_ids() if not self._knows(name)}
+        found = [each for each in self._known().values() if each.rollout_id not in beside]
+        found += map(self._beside.standing, beside)
+        return sorted(found, key=itemgetter(0))
+
+    def standing(self, rollout_id: str) -> RolloutStanding:
+        """How one rollout stands; one that is nowhere has nothing."""
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            return self._beside.standing(rollout_id)
+        return self._known().get(rollout_id, RolloutStanding(rollout_id, 0, 0))
+
+    def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
+        """The RECORD parts of a rollout's calls, from call index `first` on."""
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            yield from self._beside.records(rollout_id, first)
+            return
+        for call in self._rollout(rollout_id, texts=False).calls:
+            if call.call_index >= first:
+                yield StoredRecord(call.call_index, call.record, None)
+
+    def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
+        """None: nobody can hold one."""
+        return []
+
+    def outstanding(self, rollout_id: str | None = None) -> int:
+        """None: nobody can hold one."""
+        return 0
+
+    def knows(self, rollout_id: str) -> bool:
+        """Whether there is anything of this rollout, be it its clearing."""
+        validate_rollout_id(rollout_id)
+        return self._knows(rollout_id) or self._nemo_gym.has(rollout_id)
+
+    def view(self, rollout_id: str) -> RolloutView:
+        """What is known of a rollout. Its entries lie in no frame, so they have their identity only."""
+        found = self._rollout(rollout_id, texts=False)
+        nowhere = FrameRef(0, 0)
+        entries = [Entry(call.call_index, call.model_call_id, call.digest, [], nowhere) for call in found.calls]
+        reasons = None if found.reasons is None else dict(found.reasons)
+        return RolloutView(rollout_id, found.generation, entries, found.indexes - len(entries), reasons, 0)
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        """Whether evidence is known to be missing."""
+        return self.standing(rollout_id).reasons is not None
+
+    def read(self, rollout_id: str) -> list[dict[str, Any]]:
+        """The exchanges, in call order; raises DamagedLog where one is missing."""
+        found, damaged = self.read_indexed(rollout_id)
+        if damaged:
+            there = {index for index, _ in found}
+            missing = [index for index in range(len(found) + damaged) if index not in there]
+            raise DamagedLog(
+                f"exchange {missing[0]} of rollout {rollout_id} was damaged when it was sealed ({damaged} in all, in "
+                f"{self._files.directory}). Nothing was changed; read_available() gives the others.",
+                rollout_id=rollout_id,
+                call_index=missing[0],
+                call_indexes=missing,
+            )
+        return [exchange for _, exchange in found]
+
+    def read_available(self, rollout_id: str) -> tuple[list[dict[str, Any]], int]:
+        """The exchanges that can be read, in call order, and how many cannot."""
+        found, damaged = self.read_indexed(rollout_id)
+        return [exchange for _, exchange in found], damaged
+
+    def read_indexed(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """Like `read_available`, each exchange with its call index."""
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            return self._beside.read_indexed(rollout_id)
+        found = self._rollout(rollout_id)
+        exchanges = []
+        for call in found.calls:
+            try:
+                exchanges.append((call.call_index, call.exchange()))
+            except DamagedLog:
+                pass  # counted below
+        return exchanges, found.indexes - len(exchanges)
+
+    def captured(self, rollout_id: str, *, texts: bool = True, strict: bool = True) -> CapturedRollout:
+        """See `CaptureStore.captured`."""
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            return self._beside.captured(rollout_id, strict=strict)
+        return self._rollout(rollout_id, texts=texts)
+
+    def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """The four payload values of these exchanges, by call index."""
+        validate_rollout_id(rollout_id)
+        wanted = set(call_indexes)
+        if self._lies_beside(rollout_id):
+            return self._beside.read_payloads(rollout_id, wanted)
+        return {
+            call.call_index: call.payloads() for call in self._rollout(rollout_id).calls if call.call_index in wanted
+        }
+
+    def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
+        """One payload's exact text. KeyError: there is none."""
+        kind = PAYLOADS[payload]
+        for call in self._rollout(rollout_id).calls:
+            if call.call_index == call_index and kind in call.texts:
+                return call.texts[kind].data
+        raise KeyError(f"exchange {call_index} of rollout {rollout_id} has no {payload} in the dataset")
+
+    def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
+        """What `merge.attach_capture` needs: the derived records, and what is known to be missing."""
+        validate_rollout_id(rollout_id)
+        if self._lies_beside(rollout_id):
+            return self._beside.evidence(rollout_id, include_payloads)
+        found = self._rollout(rollout_id, texts=include_payloads)
+        records: list[tuple[int, bytes]] = []
+        payloads: dict[int, Mapping[str, Any]] = {}
+        for call in found.calls:
+            records.append((call.call_index, call.record))
+            if include_payloads:
+                payloads[call.call_index] = call.payloads()
+        return gather_evidence(
+            rollout_id,
+            records,
+            payloads=payloads if include_payloads else None,
+            damaged=found.indexes - len(records),
+            incomplete=None if found.reasons is None else dict(found.reasons),
+            outstanding=0,
+        )
+
+    def verify(self) -> VerifyReport:
+        """Read every file of the dataset, and the small files of the directory."""
+        report = VerifyReport(RecoveryReport(), files=check_files(self._files, None))
+        report.files += [
+            FileDamage(f"{self._sealed}/{name}", 0, "it is not what the manifest says")
+            for name in self._reader.verify()
+        ]
+        for row in self._reader.rows():
+            report.parts += row.calls
+        for each in self._known().values():
+            if each.damaged:
+                report.holes[each.rollout_id] = each.damaged
+            if each.late:
+                report.late[each.rollout_id] = each.late
+        for rollout_id in sorted(self._nemo_gym.rollout_ids()):
+            if not self._knows(rollout_id) and (damaged := self._nemo_gym.exchanges(rollout_id)[1]):
+                report.lines[rollout_id] = damaged
+        return report
+
+    def _known(self) -> dict[str, RolloutStanding]:
+        if self._standings is None:
+            found: dict[str, RolloutStanding] = {}
+            for row in self._reader.rows():
+                # A large rollout has rows in several parts; what the last says of it holds, and all have calls.
+                before = found.get(row.rollout_id)
+                calls = row.calls + (0 if before is None else (before.calls or 0) - before.damaged)
+                found[row.rollout_id] = RolloutStanding(
+                    row.rollout_id, row.generation, row.indexes, row.indexes - calls, row.reasons, 0, row.late
+                )
+            self._standings = found
+        return self._standings
+
+    def _knows(self, rollout_id: str) -> bool:
+        found = self._known().get(rollout_id)
+        return found is not None and (bool(found.generation) or _has_evidence(found))
+
+    def _lies_beside(self, rollout_id: str) -> bool:
+        return not self._knows(rollout_id) and self._nemo_gym.has(rollout_id)
+
+    def _rollout(self, rollout_id: str, *, texts: bool = True) -> CapturedRollout:
+        none: list[CapturedCall] = []
+        return self._reader.rollout(rollout_id, texts=texts) or CapturedRollout(rollout_id, 0, none, 0)
+
+
+def _has_evidence(standing: RolloutStanding) -> bool:
+    return bool(standing.calls or standing.reasons is not None)
+
+
+__all__ = ["SealedShard"]

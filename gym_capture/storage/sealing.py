@@ -1,0 +1,217 @@
+"""Sealing a run's log: what it holds becomes a dataset, the log is closed for good, and its segments go.
+
+Sealing is an owner that serves nobody: it takes the next epoch, so that nobody else writes, and writes a dataset into a
+folder that is that epoch's alone. Once all of it is on disk, its manifest last, the log is closed (`closing`): either
+that comes to pass or an owner takes the directory, never both. Then readers are shown the dataset, and then the
+segments are removed. It may be killed anywhere; until the log is closed it is whole and counts, and run again sealing
+begins anew; after that, run again it goes on. `docs/decisions/0014-sealed-dataset.md` says why it is done so.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from gym_capture.errors import DamagedLog, Superseded, UnsettledRun
+from gym_capture.model.captured import CapturedCall, CapturedRollout
+from gym_capture.model.clock import Clock, SystemClock
+from gym_capture.model.rollout_state import LOST
+from gym_capture.storage import fault_points, names
+from gym_capture.storage.closing import ClosingNote, close_log, closed_in, sealed_in, switch_readers
+from gym_capture.storage.fault_points import after, before
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
+from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity, Wait
+from gym_capture.storage.ownership import Ownership
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.sealed.manifest import read_manifest, replace_manifest
+from gym_capture.storage.sealed.reader import SealedReader
+from gym_capture.storage.sealed.writer import SealedWriter
+from gym_capture.storage.shard_store import ShardStore
+
+
+@dataclass(slots=True)
+class SealReport:
+    """What sealing did.
+
+    Args:
+        folder: the dataset, relative to the directory.
+        rollouts, calls: what is in it.
+        raw_bytes: bytes of its exchanges before compression.
+        dataset_bytes: bytes of its files.
+        segments, log_bytes: the segments that were removed now, and their bytes.
+        lost, damaged: claims that were open, and exchanges that could not be read; what was sealed says so.
+    """
+
+    folder: str = ""
+    rollouts: int = 0
+    calls: int = 0
+    raw_bytes: int = 0
+    dataset_bytes: int = 0
+    segments: int = 0
+    log_bytes: int = 0
+    lost: int = 0
+    damaged: int = 0
+
+
+def seal_log(
+    files: PosixFiles,
+    identity: OwnerIdentity,
+    beating: Callable[[Ownership], AbstractContextManager[object]],
+    *,
+    as_it_is: bool = False,
+    clock: Clock | None = None,
+    wait: Wait = time.sleep,
+    beat_s: float = BEAT_S,
+    new_token: Callable[[], str] = lambda: secrets.token_hex(32),
+) -> SealReport:
+    """Seal the log of a directory at rest, of one shard. Sealed already: only what is left of its segments goes.
+
+    Args:
+        files: the directory.
+        identity: what this owner calls itself; nobody else's `actor_id`.
+        beating: keeps the ownership's beat moving inside its block.
+        as_it_is: seal, too, what has open claims (they are lost then) or damage (the log's bytes are gone then).
+        clock, wait, beat_s, new_token: as for `Ownership.take`.
+
+    Raises:
+        DirectoryHeld: an owner is live; nothing was changed.
+        UnsettledRun: claims are open, or something is damaged; nothing was changed.
+        Superseded: an owner took the directory meanwhile; its log is as it was, and counts.
+        MissingRunMarker, CaptureDirectoryError, FormatError: the directory cannot be used; nothing was changed.
+        OSError: reading or writing failed; run it again.
+    """
+    report = SealReport()
+    note = closed_in(files)
+    if note is None and (folder := sealed_in(files)) is not None:
+        note = ClosingNote(identity.actor_id, folder)
+    if note is None:
+        ownership = Ownership.take(
+            files, identity, clock or SystemClock(), wait=wait, beat_s=beat_s, new_token=new_token
+        )
+        note = ClosingNote(identity.actor_id, names.sealed_folder(ownership.epoch))
+        try:
+            with beating(ownership):
+                _remove_unfinished(files, note.sealed)
+                _write(files, files.folder(note.sealed, make=True), report, as_it_is)
+                ownership.check()
+                try:
+                    close_log(files, ownership.epoch + 1, note)
+                except FileExistsError:
+                    raise Superseded(
+                        f"an owner took {files.directory} while it was being sealed. Its log is as it was, and counts; "
+                        "stop that owner and seal it again.",
+                        epoch=ownership.epoch,
+                        by_epoch=ownership.epoch + 1,
+                    ) from None
+        except Superseded:
+            raise
+        except BaseException:
+            _leave(files, ownership, note.sealed)
+            raise
+        ownership.release(0, 0)
+    switch_readers(files, note)
+    _remove_segments(files, report)
+    _measure(files, note.sealed, report)
+    return report
+
+
+def _write(files: PosixFiles, dataset: PosixFiles, report: SealReport, as_it_is: bool) -> None:
+    """Write what the log holds, and read it back before anybody goes by it."""
+    # The dataset's folder has nothing of NeMo Gym's: what lies beside the log stays there.
+    log = ShardStore(files, NemoGymFiles(dataset))
+    report.lost = log.outstanding()
+    if not as_it_is and (report.lost or log.report.damaged):
+        raise _unsettled(files, report.lost, log.report.damaged)
+    writer = SealedWriter(dataset)
+    for standing in log.standings():
+        found = log.captured(standing.rollout_id)
+        counted = _Counted(found)
+        writer.add(_closed(found, counted, standing.late))
+        report.damaged += found.indexes - counted.calls
+        report.calls += counted.calls
+        report.rollouts += 1
+    if report.damaged and not as_it_is:
+        raise _unsettled(files, 0, True)
+    manifest = writer.commit()
+    if not manifest.parts:
+        replace_manifest(dataset, manifest)
+    broken = SealedReader(dataset).verify()
+    sealed = sum(part.call_count for part in manifest.parts)
+    if broken or sealed != report.calls:
+        raise DamagedLog(
+            f"what was written into {dataset.directory} does not read back ({', '.join(broken) or 'calls are missing'})"
+            ". The log is as it was, and counts; check the disk, and seal it again."
+        )
+
+
+class _Counted:
+    """The calls of a rollout, counted as they are gone through."""
+
+    def __init__(self, rollout: CapturedRollout) -> None:
+        self._given = rollout.calls
+        self.calls = 0
+
+    def __iter__(self) -> Iterator[CapturedCall]:
+        for call in self._given:
+            self.calls += 1
+            yield call
+
+
+def _closed(found: CapturedRollout, calls: _Counted, late: int) -> CapturedRollout:
+    """A rollout whose claims nobody can hold any more."""
+    reasons = found.reasons
+    if found.outstanding:
+        reasons = {**(reasons or {}), LOST: (reasons or {}).get(LOST, 0) + found.outstanding}
+    return found._replace(calls=calls, reasons=reasons, outstanding=0, late=late)
+
+
+def _unsettled(files: PosixFiles, claims: int, damaged: bool) -> UnsettledRun:
+    why = [f"{claims} claims are open"] * bool(claims) + ["something in the log is damaged"] * damaged
+    return UnsettledRun(
+        f"{files.directory} was not sealed: {', and '.join(why)}. Its log is as it was; `gym-capture verify` says "
+        "more, and --as-it-is seals it all the same (open claims count as lost, what is damaged goes with the log).",
+        directory=files.directory,
+        claims=claims,
+        damaged=damaged,
+    )
+
+
+def _remove_unfinished(files: PosixFiles, ours: str) -> None:
+    """Remove the datasets that were begun and never counted: the log is not closed."""
+    for folder in names.sealed_folders_in(files.names()):
+        if folder != ours:
+            files.remove_folder(folder)
+
+
+def _leave(files: PosixFiles, ownership: Ownership, folder: str) -> None:
+    """Leave the directory as it was, unless that cannot be known."""
+    try:
+        if closed_in(files) is None:
+            files.remove_folder(folder)
+            ownership.release(0, 0)
+    except OSError:
+        pass  # what is left counts for nobody; the failure itself is what is raised
+
+
+def _remove_segments(files: PosixFiles, report: SealReport) -> None:
+    for name in names.segments_in(files.names()):
+        report.log_bytes += files.size(name.file)
+        files.reach(before(fault_points.SEALED_REMOVE))
+        files.remove(name.file)
+        files.reach(after(fault_points.SEALED_REMOVE))
+        report.segments += 1
+
+
+def _measure(files: PosixFiles, folder: str, report: SealReport) -> None:
+    manifest = read_manifest(files.folder(folder))
+    report.folder = folder
+    report.calls = sum(part.call_count for part in manifest.parts)
+    report.rollouts = sum(part.rollout_count for part in manifest.parts)
+    report.raw_bytes = sum(part.raw_bytes for part in manifest.parts)
+    report.dataset_bytes = sum(file.size for part in manifest.parts for file in part.files)
+
+
+__all__ = ["SealReport", "seal_log"]
