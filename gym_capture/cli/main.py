@@ -9,6 +9,7 @@ import typer
 
 from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
+from gym_capture.cli.keeping import prune, seal
 from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
 from gym_capture.cli.sql import sql
 from gym_capture.cli.transfer import export, import_
@@ -213,6 +214,8 @@ def stop(
 app.command()(sql)
 app.command()(export)
 app.command("import")(import_)
+app.command()(seal)
+app.command()(prune)
 
 
 @app.command()

@@ -34,6 +34,9 @@ _SEALED_FOLDER = re.compile(r"sealed-([0-9]{8,10})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
+_BEAT_OR_TOKEN = re.compile(r"(beat|token)-([0-9]{8,10})")
+_TEMPORARY = re.compile(r"\.[A-Za-z0-9.-]+\.(repair|[0-9a-f]{8})\.tmp")
+
 _MOST = 2**32 - 1
 """Epochs and segment numbers have four bytes in the log: a larger one is no name of ours."""
 
@@ -110,6 +113,18 @@ def segments_in(names: Iterable[str]) -> list[SegmentName]:
     found = [SegmentName(int(match[1]), int(match[2])) for name in names if (match := _SEGMENT.fullmatch(name))]
     listed = set(names)
     return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
+
+
+def is_shard(name: str) -> bool:
+    """Whether it is the folder of a shard."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file or folder of a capture directory has a name that is listed here, other than NeMo Gym's."""
+    return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED) or any(
+        pattern.fullmatch(name) for pattern in (_SHARD, _SEALED_FOLDER, _EPOCH, _BEAT_OR_TOKEN, _SEGMENT, _TEMPORARY)
+    )
 
 
 def nemo_gym_file(rollout_id: str) -> str:

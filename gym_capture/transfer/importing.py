@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,9 @@ from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureErr
 from gym_capture.model.captured import CapturedRollout
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.rows import Outcome
+from gym_capture.model.shards import shard_of
 from gym_capture.storage.captured_source import RolloutSource, open_captured
+from gym_capture.storage.files import Files
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_layout import shards_of
@@ -43,10 +46,11 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
 
     Args:
         source: a folder of NeMo Gym's capture files, a sealed dataset, or a capture directory.
-        directory: made when absent.
+        directory: made when absent. Each rollout of a run of several shards goes to its own.
 
     Raises:
         DirectoryHeld: the directory has a live owner; nothing was changed.
+        RunSealed: the directory's run was sealed; nothing was changed.
         CaptureDirectoryError: the directory has other evidence of a rollout of the source; nothing was changed.
         DamagedLog: the source cannot be read.
         GymCaptureError: an exchange cannot be written; those before it are there.
@@ -58,17 +62,19 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
     rollouts = open_captured(given, strict=False)
     make_capture_directory(target)
     files = PosixFiles(target)
-    if len(shards_of(files)) > 1:
-        raise ConfigError(f"{target} is a run of several shards. Nothing was written; import into a new directory.")
-    create_or_adopt_run(files)
-    return asyncio.run(_import(rollouts, target))
+    shards = shards_of(files)
+    if len(shards) == 1:
+        create_or_adopt_run(files)
+    return asyncio.run(_import(rollouts, files, shards))
 
 
-async def _import(source: RolloutSource, directory: Path) -> Imported:
+async def _import(source: RolloutSource, run: Files, shards: Sequence[Files]) -> Imported:
     written = calls = there_already = earlier = 0
-    async with own_at_rest(directory, "import") as owner:
-        # Reading may take long, and the loop has to move the owner's beat meanwhile.
-        skipped = await asyncio.to_thread(_skipped, source, owner.ledger, NemoGymFiles(owner.files))
+    async with AsyncExitStack() as stack:
+        # All of them before anything is written: the last one may be held, or have other evidence.
+        owners = [await stack.enter_async_context(own_at_rest(each.directory, "import")) for each in shards]
+        # Reading may take long, and the loop has to move the owners' beats meanwhile.
+        skipped = await asyncio.to_thread(_skipped, source, [owner.ledger for owner in owners], NemoGymFiles(run))
         rollouts = _current(source(True))
         while (found := await asyncio.to_thread(next, rollouts, None)) is not None:
             rollout, before = found
@@ -77,7 +83,7 @@ async def _import(source: RolloutSource, directory: Path) -> Imported:
             if done is None:
                 there_already += 1
                 continue
-            calls += await _write(owner, rollout, done)
+            calls += await _write(owners[shard_of(rollout.rollout_id, len(owners))], rollout, done)
             written += 1
     return Imported(written, calls, there_already, earlier)
 
@@ -113,7 +119,7 @@ def _current(rollouts: Iterator[CapturedRollout]) -> Iterator[tuple[CapturedRoll
         yield held, before
 
 
-def _skipped(source: RolloutSource, ledger: Ledger, beside: NemoGymFiles) -> dict[str, int | None]:
+def _skipped(source: RolloutSource, ledgers: Sequence[Ledger], beside: NemoGymFiles) -> dict[str, int | None]:
     """How many calls of each rollout an import wrote before; None where it is whole.
 
     Raises:
@@ -123,6 +129,7 @@ def _skipped(source: RolloutSource, ledger: Ledger, beside: NemoGymFiles) -> dic
     others: list[str] = []
     for rollout, _ in _current(source(True)):
         rollout_id = rollout.rollout_id
+        ledger = ledgers[shard_of(rollout_id, len(ledgers))]
         state = ledger.rollouts.get(rollout_id)
         if log_knows(state):
             written = _written(rollout, ledger)

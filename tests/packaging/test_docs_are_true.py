@@ -22,7 +22,7 @@ from tests.ray_cluster import kill_by_name
 GUIDE = ROOT / "docs" / "guide.md"
 README = ROOT / "README.md"
 COMMAND = re.compile(r"gym-capture ([a-z]+)")
-OPTION = re.compile(r"gym-capture (\w+)[^\n`|]*?(--[a-z]+)")
+OPTION = re.compile(r"gym-capture (\w+)[^\n`|]*?(--[a-z]+(?:-[a-z]+)*)")
 TARGET = re.compile(r"\bmake ([a-z-]+)")
 TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)*)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_a_sealed_run_says_what_its_log_said_and_its_segments_are_gone(tmp_path:
     store = captured_run(directory)
     expected, count = told(store), len(segments(directory))
     assert expected["ids"] == RUN_IDS
-    asked = [
+    asked: list[Callable[[CaptureStore], Any]] = [
         lambda each: each.read("talk"),
         lambda each: each.read_available("talk"),
         lambda each: each.evidence("talk"),
@@ -233,7 +234,7 @@ def test_an_owner_that_takes_the_directory_meanwhile_keeps_its_log(tmp_path: Pat
 def test_an_owner_that_comes_when_the_log_is_closed_takes_no_epoch(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     expected = told(captured_run(directory))
-    sealed = []
+    sealed: list[SealReport] = []
 
     def close(point: str) -> None:
         if point == before(f"{fault_points.EPOCH}-link") and not sealed:

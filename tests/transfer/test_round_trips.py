@@ -20,6 +20,7 @@ from gym_capture.errors import (
     OwnerUnavailable,
 )
 from gym_capture.model.captured import CapturedCall
+from gym_capture.model.shards import shard_of
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.session import Session
 from gym_capture.service.settings import OwnerSettings
@@ -322,10 +323,32 @@ def test_an_export_goes_nowhere_near_captures(tmp_path: Path) -> None:
         import_captures(source, source)
 
 
-def test_a_run_of_several_shards_is_read_and_not_imported_into(tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    create_or_adopt_shards(str(tmp_path / "shards"), 2)
-    source = captured(tmp_path / "source", {"a": conversation(1)})
-    with pytest.raises(ConfigError, match="several shards"):
-        import_captures(source, tmp_path / "shards")
-    assert export(tmp_path / "shards", tmp_path / "out", "nemo-gym") == (0, 0, {})
+def test_each_rollout_is_imported_into_its_own_shard_and_found_there(tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    target.mkdir()
+    create_or_adopt_shards(str(target), 2)
+    rollouts: dict[str, Sequence[Json]] = {f"r-{number}": conversation(2) for number in range(5)}
+    source = captured(tmp_path / "source", rollouts)
+    assert import_captures(source, target) == (5, 10, 0, 0)
+    assert import_captures(source, target) == (0, 0, 5, 0)
+    store = CaptureStore(target)
+    assert {each: store.read(each) for each in store.rollout_ids()} == {
+        each: CaptureStore(source).read(each) for each in rollouts
+    }
+    for shard in range(2):
+        log = b"".join(path.read_bytes() for path in (target / f"shard-00{shard}").glob("segment-*"))
+        theirs = {each for each in rollouts if shard_of(each, 2) == shard}
+        assert {each for each in rollouts if each.encode() in log} == theirs
+    assert export(target, tmp_path / "out", "nemo-gym") == (5, 10, {})
+
+
+def test_other_evidence_in_one_shard_leaves_all_of_them_as_they_were(tmp_path: Path) -> None:
+    target = tmp_path / "shards"
+    target.mkdir()
+    create_or_adopt_shards(str(target), 2)
+    first, second = (next(f"r-{n}" for n in range(9) if shard_of(f"r-{n}", 2) == shard) for shard in range(2))
+    import_captures(captured(tmp_path / "there", {second: conversation(1)}), target)
+    source = captured(tmp_path / "source", {first: conversation(1), second: conversation(2)[1:]})
+    with pytest.raises(CaptureDirectoryError, match=second):
+        import_captures(source, target)
+    assert CaptureStore(target).rollout_ids() == [second]

@@ -1,0 +1,137 @@
+"""`gym-capture seal` and `prune`: what is kept of a run once it is over, and what goes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gym_capture.cli.exits import Screen
+from gym_capture.cli.opened import looking
+from gym_capture.cli.options import Debug, Json
+from gym_capture.cli.tables import status_view
+from gym_capture.errors import ConfigError
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)i?B?")
+_BYTES = {"": 1, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def seal(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run's capture directory, at rest.", show_default=False)
+    ],
+    as_it_is: Annotated[
+        bool,
+        typer.Option("--as-it-is", help="Also with open claims (they are lost then) or damage (it goes with the log)."),
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Seal a run that is over: all its rollouts become a Parquet dataset in `DIR/sealed-…`, and the log is removed. Every
+    command reads it as before; nothing can be written into it any more.
+
+    The log is closed and removed only after the dataset is on disk and was read back. Stopped or killed, it goes on
+    when it is run again. What was cleared is not carried over. `gym-capture import DIR NEW` makes a run of it again.
+
+    `gym-capture seal runs/local/model-calls`
+    """
+    with looking(as_json=as_json, debug=debug) as screen:
+        from dataclasses import asdict
+
+        from gym_capture.directory.sealing import seal_at_rest
+
+        reports = seal_at_rest(directory.absolute(), as_it_is=as_it_is)
+        each = [asdict(report) for report in reports.values()]
+        told: dict[str, Any] = {
+            "directory": str(directory.absolute()),
+            "datasets": [path + report.folder for path, report in reports.items()],
+        }
+        told |= {key: sum(report[key] for report in each) for key in each[0] if key != "folder"}
+        if screen.as_json:
+            screen.document(told)
+        else:
+            screen.out.print(status_view(told))
+
+
+def prune(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A run's directory, or one with runs in it.", show_default=False),
+    ],
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", help="Nothing was written for so long: 12h, 30d, 8w.", show_default=False),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="The run whose uuid (in RUN) begins so.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", help="The oldest go until the runs have so many bytes: 500G.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without it, they are only listed.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Say which runs would go and what that would free; with `--yes`, remove them. A run goes with its whole directory.
+    One with a live owner never goes, nor one with files in its directory that are not the run's.
+
+    `gym-capture prune /shared/runs --older-than 30d`
+
+    `gym-capture prune /shared/runs --keep 500G --yes`
+    """
+    with looking(as_json=as_json, debug=debug) as screen:
+        from gym_capture.directory import pruning
+
+        seconds = None if older_than is None else _given(older_than, _DURATION, _SECONDS, "--older-than", "30d")
+        keep_bytes = None if keep is None else int(_given(keep, _SIZE, _BYTES, "--keep", "500G"))
+        found = pruning.choose(folder, older_than_s=seconds, run=run, keep_bytes=keep_bytes)
+        if yes:
+            found = pruning.prune(found)
+        told = {
+            "removed": yes,
+            "runs": [each._asdict() for each in found.chosen],
+            "freed_bytes": found.freed_bytes,
+            "kept": [{**each.found._asdict(), "why": each.why} for each in found.kept],
+            "left_over": found.left_over,
+            "found": found.found,
+            "found_bytes": found.found_bytes,
+        }
+        if screen.as_json:
+            screen.document(told)
+        else:
+            _show(screen, told)
+
+
+def _show(screen: Screen, told: dict[str, Any]) -> None:
+    if told["runs"] or told["kept"]:
+        table = Table(box=None)
+        for title, justify in (("run", "left"), ("bytes", "right"), ("directory", "left"), ("", "left")):
+            table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+        for each in told["runs"]:
+            table.add_row(each["run"][:12], f"{each['size']:,}", Text(each["directory"]), "")
+        for each in told["kept"]:
+            table.add_row(each["run"][:12], f"{each['size']:,}", Text(each["directory"]), Text(f"kept: {each['why']}"))
+        screen.out.print(table)
+    done = "removed, freed" if told["removed"] else "would go and free"
+    more = "" if told["removed"] or not told["runs"] else "; --yes removes them"
+    runs = f"{len(told['runs'])} of {told['found']} runs {done}"
+    screen.out.print(f"{runs} {told['freed_bytes']:,} of {told['found_bytes']:,} bytes{more}", soft_wrap=True)
+
+
+def _given(text: str, pattern: re.Pattern[str], units: dict[str, int], option: str, example: str) -> float:
+    match = pattern.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{option} {text!r} is not understood. Nothing was removed; write it like {example}.")
+    return float(match[1]) * units[match[2]]
+
+
+__all__ = ["prune", "seal"]

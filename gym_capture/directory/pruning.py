@@ -1,0 +1,220 @@
+"""Pruning: whole runs that are at rest are removed, the oldest first.
+
+A directory first gets another name, so that what is left of it when this is killed is no run any more that looks like a
+smaller one; then it is removed. The next pruning of the same folder removes what was left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gym_capture.directory.locate import Liveness, liveness
+from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureError
+from gym_capture.storage import names
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_marker import read_marker
+
+LIVE = "it has a live owner"
+FOREIGN = "it has files that are not the run's"
+
+_LEFT_OVER = re.compile(r"\..+\.pruned-[0-9a-f]{16}")
+
+
+class FoundRun(NamedTuple):
+    """A run's directory.
+
+    Fields: its path, the run's uuid (hex), bytes of all its files, when one of them was last written (Unix seconds).
+    """
+
+    directory: str
+    run: str
+    size: int
+    written_at: float
+
+
+class KeptRun(NamedTuple):
+    """A run that was chosen and stays, and why."""
+
+    found: FoundRun
+    why: str
+
+
+class Pruning(NamedTuple):
+    """What pruning removes, or would.
+
+    Fields: `chosen` runs, the oldest first; those of them that are `kept`; how many runs were `found`, and their bytes;
+    `left_over`, directories that an earlier pruning was killed at.
+    """
+
+    chosen: list[FoundRun]
+    kept: list[KeptRun]
+    found: int
+    found_bytes: int
+    left_over: list[str]
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes of what is chosen."""
+        return sum(each.size for each in self.chosen)
+
+
+def choose(
+    folder: str | Path,
+    *,
+    older_than_s: float | None = None,
+    run: str | None = None,
+    keep_bytes: int | None = None,
+    now: float | None = None,
+) -> Pruning:
+    """Look for runs in a folder, and choose those that are to go. Only reads.
+
+    Args:
+        folder: a run's directory, or one that has some in it, however deep. Links are not followed.
+        older_than_s: only runs in which nothing was written for so long.
+        run: only the run whose uuid begins so.
+        keep_bytes: of those that fulfil the other conditions the oldest go, until the runs that stay have at most so
+            many bytes. None: all of them go.
+        now: the time, Unix seconds.
+
+    Raises:
+        ConfigError: nothing says which runs are to go, or `run` names several.
+        CaptureDirectoryError: the folder cannot be read.
+    """
+    if older_than_s is None and run is None and keep_bytes is None:
+        raise ConfigError("which runs are to go? Nothing was removed; give --older-than, --run or --keep.")
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise CaptureDirectoryError(
+            f"{root} is no directory. Nothing was removed; check the path.", directory=str(root)
+        )
+    found: list[FoundRun] = []
+    left_over: list[str] = []
+    for path, is_run in _directories(root):
+        if is_run:
+            found.append(_measured(path))
+        else:
+            left_over.append(path)
+    found.sort(key=lambda each: (each.written_at, each.directory))
+    limit = None if older_than_s is None else (time.time() if now is None else now) - older_than_s
+    candidates = [
+        each
+        for each in found
+        if (limit is None or each.written_at <= limit) and (run is None or each.run.startswith(_plain(run)))
+    ]
+    if run is not None and len({each.run for each in candidates}) > 1:
+        raise ConfigError(f"several runs begin with {run}. Nothing was removed; give more of the uuid.")
+    chosen: list[FoundRun] = []
+    kept: list[KeptRun] = []
+    left = sum(each.size for each in found)
+    total = left
+    for each in candidates:
+        if keep_bytes is not None and left <= keep_bytes:
+            break
+        why = _reason_to_keep(each)
+        if why:
+            kept.append(KeptRun(each, why))
+        else:
+            chosen.append(each)
+            left -= each.size
+    return Pruning(chosen, kept, len(found), total, sorted(left_over))
+
+
+def prune(chosen: Pruning) -> Pruning:
+    """Remove what was chosen, each run only if it is still at rest and as it was measured.
+
+    Returns:
+        What was removed, and what was kept after all.
+
+    Raises:
+        OSError: something cannot be removed; what was removed before is gone.
+    """
+    gone: list[FoundRun] = []
+    kept = list(chosen.kept)
+    for each in chosen.chosen:
+        why = _reason_to_keep(each)
+        if not why and _measured(each.directory) != each:
+            why = "it was written to meanwhile"
+        if why:
+            kept.append(KeptRun(each, why))
+            continue
+        parent, name = os.path.split(each.directory)
+        aside = os.path.join(parent, f".{name}.pruned-{secrets.token_hex(8)}")
+        # An owner that starts just now finds its marker gone, or its OWNER before it acknowledges anything.
+        os.rename(each.directory, aside)
+        shutil.rmtree(aside)
+        gone.append(each)
+    for path in chosen.left_over:
+        shutil.rmtree(path)
+    return chosen._replace(chosen=gone, kept=kept)
+
+
+def _directories(root: Path) -> Iterator[tuple[str, bool]]:
+    """The runs' directories (True) and what is left of pruned ones (False)."""
+    for path, folders, files in os.walk(root):
+        if names.RUN in files:
+            folders.clear()
+            if _run_of(path) is not None:
+                yield path, True
+            continue
+        for folder in [folder for folder in folders if _LEFT_OVER.fullmatch(folder)]:
+            folders.remove(folder)
+            yield os.path.join(path, folder), False
+
+
+def _run_of(directory: str) -> str | None:
+    """The run of a directory; None where its marker is a shard's or cannot be read: such a one is left alone."""
+    try:
+        marker = read_marker(PosixFiles(directory))
+    except (GymCaptureError, OSError):
+        return None
+    return marker.run if marker.shard is None else None
+
+
+def _measured(directory: str) -> FoundRun:
+    size, written_at = 0, 0.0
+    for path, _, files in os.walk(directory):
+        for name in files:
+            try:
+                found = os.lstat(os.path.join(path, name))
+            except FileNotFoundError:
+                continue
+            size += found.st_size
+            written_at = max(written_at, found.st_mtime)
+    return FoundRun(directory, _run_of(directory) or "", size, written_at)
+
+
+def _reason_to_keep(found: FoundRun) -> str:
+    try:
+        if liveness(found.directory) != Liveness.AT_REST:
+            return LIVE
+        foreign = _foreign(found.directory)
+    except (GymCaptureError, OSError) as error:
+        return f"it cannot be looked at ({error})"
+    return f"{FOREIGN}: {', '.join(foreign[:3])}{' …' if len(foreign) > 3 else ''}" if foreign else ""
+
+
+def _foreign(directory: str) -> list[str]:
+    """The names in a run's directory, and in those of its shards, that are not the run's."""
+    found: list[str] = []
+    for path in [directory, *(os.path.join(directory, each) for each in os.listdir(directory) if names.is_shard(each))]:
+        if not os.path.isdir(path) or os.path.islink(path):
+            found.append(os.path.relpath(path, directory))
+            continue
+        found += [
+            os.path.relpath(os.path.join(path, each), directory) for each in os.listdir(path) if not names.is_ours(each)
+        ]
+    return sorted(found)
+
+
+def _plain(run: str) -> str:
+    return run.replace("-", "").lower()
+
+
+__all__ = ["FOREIGN", "LIVE", "FoundRun", "KeptRun", "Pruning", "choose", "prune"]

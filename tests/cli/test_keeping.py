@@ -1,0 +1,192 @@
+"""`seal` and `prune` on the command line, and every other command on a run that was sealed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gym_capture.cli.main import app
+from gym_capture.directory import pruning
+from gym_capture.directory.locate import Liveness
+from gym_capture.storage import names
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.store import CaptureStore
+from tests.reading.calls import chat, user, written
+from tests.storage.owners import Batch, Owner, exchange
+
+DAY_S = 86400.0
+
+
+def ran(*words: Any, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def document(*words: Any, code: int = 0) -> Any:
+    return json.loads(ran(*words, "--json", code=code).stdout)
+
+
+def small_run(directory: Path) -> CaptureStore:
+    calls = [chat("a", [user("one")]), chat("b", [user("one"), user("two")], at=2.0)]
+    return written(directory, {"first": calls, "second": [chat("c", [user("three")], at=4.0)]})
+
+
+LOOKS: list[list[str]] = [
+    ["ls", "DIR"],
+    ["show", "DIR", "first"],
+    ["stats", "DIR"],
+    ["diff", "DIR", "first", "second"],
+    ["check", "DIR"],
+    ["sql", "select rollout_id, count(*) n from calls group by 1 order by 1", "DIR"],
+]
+
+
+def test_a_sealed_run_looks_as_before_and_is_exported_imported_and_tabled(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    store = small_run(directory)
+    before = [json.loads(ran(*looked(words, directory), "--json").stdout) for words in LOOKS]
+    exchanges = {each: store.read(each) for each in store.rollout_ids()}
+    told = document("seal", directory)
+    assert told["datasets"] == ["sealed-00000002"]
+    assert (told["rollouts"], told["calls"], told["segments"], told["lost"], told["damaged"]) == (2, 3, 1, 0, 0)
+    after = [json.loads(ran(*looked(words, directory), "--json").stdout) for words in LOOKS]
+    assert without_sizes(after) == without_sizes(before)
+    assert document("verify", directory)["sound"] is True
+    assert document("verify", directory, "--repair")["repair"]["segments"] == []
+    assert document("seal", directory)["segments"] == 0
+    again = tmp_path / "again"
+    assert document("import", directory, again)["calls"] == 3
+    restored = CaptureStore(again)
+    assert {each: restored.read(each) for each in restored.rollout_ids()} == exchanges
+    assert document("export", directory, "--to", tmp_path / "out", "--format", "nemo-gym")["calls"] == 3
+    refused = ran("import", again, directory, code=1)
+    assert "was sealed" in refused.stderr
+
+
+def looked(words: list[str], directory: Path) -> list[str]:
+    return [str(directory) if word == "DIR" else word for word in words]
+
+
+def without_sizes(documents: Any) -> Any:
+    """What is said of how calls are stored is not the same in a dataset."""
+    if isinstance(documents, dict):
+        return {key: without_sizes(each) for key, each in documents.items() if "stored" not in key and key != "log"}
+    return [without_sizes(each) for each in documents] if isinstance(documents, list) else documents
+
+
+def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    written(directory, {"first": [chat("a", [user("one")])]}, Batch().claim("first", 1))
+    refused = ran("seal", directory, code=1)
+    assert "1 claims are open" in refused.stderr
+    assert "--as-it-is" in refused.stderr
+    assert document("seal", directory, "--as-it-is")["lost"] == 1
+    document("check", directory, code=3)
+    assert CaptureStore(directory).standing("first").reasons == {"lost": 1}
+    missing = ran("seal", tmp_path, code=1)
+    assert "no RUN file" in missing.stderr
+
+
+def aged(directory: Path, days: float) -> None:
+    """A run whose files were all written so many days ago."""
+    small_run(directory)
+    at = NOW - days * DAY_S
+    for path, _, files in os.walk(directory):
+        for name in files:
+            os.utime(os.path.join(path, name), (at, at))
+
+
+NOW = 1_000_000_000.0
+
+
+def chosen(found: pruning.Pruning) -> list[str]:
+    return [os.path.basename(each.directory) for each in found.chosen]
+
+
+def test_runs_are_chosen_by_age_by_run_and_by_size(tmp_path: Path) -> None:
+    for name, days in (("old", 40), ("older", 50), ("new", 1)):
+        (tmp_path / "deep").mkdir(exist_ok=True)
+        aged(tmp_path / "deep" / name, days)
+    size = sum(each.stat().st_size for each in (tmp_path / "deep" / "new").iterdir())
+    found = pruning.choose(tmp_path, older_than_s=30 * DAY_S, now=NOW)
+    assert (chosen(found), found.found, found.found_bytes) == (["older", "old"], 3, 3 * size)
+    assert found.freed_bytes == 2 * size
+    assert chosen(pruning.choose(tmp_path, keep_bytes=2 * size, now=NOW)) == ["older"]
+    assert chosen(pruning.choose(tmp_path, keep_bytes=0, older_than_s=45 * DAY_S, now=NOW)) == ["older"]
+    assert chosen(pruning.choose(tmp_path / "deep" / "new", keep_bytes=0, now=NOW)) == ["new"]
+    run = json.loads((tmp_path / "deep" / "old" / "RUN").read_text())["run"]
+    (tmp_path / "deep" / "old" / "RUN").write_text(json.dumps({"run": "ab" + run[2:], "format": 1}))
+    assert chosen(pruning.choose(tmp_path, run="AB")) == ["old"]
+    assert chosen(pruning.choose(tmp_path, run="cd")) == []
+
+
+def test_nothing_goes_before_it_is_said_and_then_all_of_a_run_does(tmp_path: Path) -> None:
+    aged(tmp_path / "run", 40)
+    small_run(tmp_path / "kept")
+    told = document("prune", tmp_path, "--older-than", "30d")
+    assert (told["removed"], [each["directory"] for each in told["runs"]]) == (False, [str(tmp_path / "run")])
+    assert "1 of 2 runs would go" in ran("prune", tmp_path, "--older-than", "30d").stdout
+    assert CaptureStore(tmp_path / "run").rollout_ids() == ["first", "second"]
+    told = document("prune", tmp_path, "--older-than", "30d", "--yes")
+    assert (told["removed"], told["freed_bytes"] > 0) == (True, True)
+    assert os.listdir(tmp_path) == ["kept"]
+    for words in ([], ["--older-than", "soon"], ["--keep", "little"]):
+        assert "Nothing was removed" in ran("prune", tmp_path, *words, code=2).stderr
+
+
+def test_a_sealed_run_goes_whole_and_one_with_files_of_others_stays(tmp_path: Path) -> None:
+    for name in ("sealed", "foreign"):
+        small_run(tmp_path / name)
+    ran("seal", tmp_path / "sealed")
+    (tmp_path / "foreign" / "notes.txt").write_text("mine")
+    told = document("prune", tmp_path, "--keep", "0", "--yes")
+    assert [os.path.basename(each["directory"]) for each in told["runs"]] == ["sealed"]
+    assert told["kept"][0]["why"] == f"{pruning.FOREIGN}: notes.txt"
+    assert os.listdir(tmp_path) == ["foreign"]
+
+
+def test_a_live_run_stays_and_one_that_is_written_to_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run(tmp_path / "run")
+    found = pruning.choose(tmp_path, keep_bytes=0)
+    owner = Owner(PosixFiles(tmp_path / "run"), "actor-2")
+    owner.send(Batch().commit("first", exchange("late")), 9)
+    owner.stop()
+    again = pruning.prune(found)
+    assert (again.chosen, [each.why for each in again.kept]) == ([], ["it was written to meanwhile"])
+    monkeypatch.setattr(pruning, "liveness", lambda _directory: Liveness.BEATING)
+    live = pruning.prune(pruning.choose(tmp_path, keep_bytes=0))
+    assert (live.chosen, [each.why for each in live.kept]) == ([], [pruning.LIVE])
+    assert len(CaptureStore(tmp_path / "run").read("first")) == 3
+
+
+def test_what_is_left_of_a_killed_pruning_is_no_run_and_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "run")
+    small_run(tmp_path / "other")
+
+    def killed(_path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pruning.prune(pruning.choose(tmp_path / "run", keep_bytes=0))
+    assert not (tmp_path / "run").exists()
+    found = pruning.choose(tmp_path, older_than_s=DAY_S)
+    assert (found.chosen, found.found, len(found.left_over)) == ([], 1, 1)
+    pruning.prune(found)
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_names_of_a_run_are_told_from_those_of_others(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    assert all(names.is_ours(each) for each in os.listdir(tmp_path / "run"))
+    theirs = ["r.capture.jsonl", "notes", "sealed", "epoch-1x", ".hidden", "segment-1.log"]
+    assert [each for each in theirs if names.is_ours(each)] == []
