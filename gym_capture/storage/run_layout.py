@@ -46,8 +46,10 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
     _refuse_shard(files, marker)
     if marker.shards != shards:
         raise _other_number(files, marker.shards, shards)
-    for each in shards_of(files):
-        refuse_closed(each)
+    for shard in range(shards):
+        path = shard_directory(directory, shard, shards)
+        if os.path.isdir(path):  # whether it has to be there, its owner finds
+            refuse_closed(PosixFiles(path))
     return marker
 
 
