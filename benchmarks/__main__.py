@@ -26,7 +26,7 @@ from benchmarks.call import CallBench
 from benchmarks.cases import Bench
 from benchmarks.history import compare_history, history_workloads
 from benchmarks.reading import reading_costs
-from benchmarks.sealed import seal_and_read
+from benchmarks.sealed import seal_and_read, sealing_cost
 from benchmarks.server_overhead import ServerBench, workloads
 
 KB = 1024
@@ -53,6 +53,7 @@ def main() -> None:
         "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
     parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
+    parser.add_argument("--seal", action="store_true", help="reading: seal the run, and look at it again")
     parser.add_argument("--sealed-calls", type=int, default=200_000, help="sealed: calls in the dataset")
     parser.add_argument("--turns", type=int, default=100, help="sealed: calls of one rollout")
     parser.add_argument("--request-bytes", type=int, default=400_000, help="sealed: bytes of one rollout's requests")
@@ -142,10 +143,11 @@ def _call(base: Path, options: argparse.Namespace, show: Show) -> None:
 
 def _reading(base: Path, options: argparse.Namespace, show: Show) -> None:
     calls = options.calls or 200_000
-    show(
-        f"looking at {calls:,} calls, 10 a rollout",
-        reading_costs(base / "capture", calls, 10, 400, options.repeats or 3),
-    )
+    directory, repeats = base / "capture", options.repeats or 3
+    show(f"looking at {calls:,} calls, 10 a rollout", reading_costs(directory, calls, 10, 400, repeats))
+    if options.seal:
+        show("sealing that run", sealing_cost(directory))
+        show("looking at it once it is sealed", reading_costs(directory, calls, 10, 400, repeats))
 
 
 def _history(base: Path, options: argparse.Namespace, show: Show) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.workload import growing_rollout
+from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.model.captured import CapturedCall, CapturedRollout, captured_value
 from gym_capture.model.json_text import to_json
 from gym_capture.storage.posix_files import PosixFiles
@@ -60,6 +61,24 @@ def seal_and_read(directory: Path, calls: int, turns: int, request_bytes: int) -
             "one_rollout_worst_ms": max(warm),
             "with_opening_median_ms": statistics.median(cold),
             "with_opening_worst_ms": max(cold),
+        }
+    }
+
+
+def sealing_cost(directory: Path) -> dict[str, dict[str, float]]:
+    """Seal the run of a directory at rest: its log is read, a dataset written and read back, the log removed."""
+    started, used = time.perf_counter(), time.process_time()
+    [report] = seal_at_rest(directory).values()
+    seconds, cpu_s = time.perf_counter() - started, time.process_time() - used
+    return {
+        "sealed": {
+            "calls": report.calls,
+            "exchanges_MB": report.raw_bytes / 1e6,
+            "log_MB": report.log_bytes / 1e6,
+            "dataset_MB": report.dataset_bytes / 1e6,
+            "seconds": seconds,
+            "CPU_seconds": cpu_s,
+            "MB_per_CPU_s": report.raw_bytes / 1e6 / cpu_s,
         }
     }
 

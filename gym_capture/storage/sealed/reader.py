@@ -109,6 +109,10 @@ class SealedReader:
         for part in self.manifest.parts:
             yield from self._rows_of(part)
 
+    def gathered(self, rows: Sequence[SealedRow], *, texts: bool = True) -> CapturedRollout:
+        """A rollout from all rows of one generation of it, in the order in which `rows` gives them."""
+        return self._gathered(rows, texts)
+
     def rollouts(self, *, texts: bool = True) -> Iterator[CapturedRollout]:
         """Every generation of every rollout, in the order of (rollout id, generation).
 

@@ -20,7 +20,7 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.sealed.manifest import MANIFEST
-from gym_capture.storage.sealed.reader import SealedReader
+from gym_capture.storage.sealed.reader import SealedReader, SealedRow
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
 from gym_capture.storage.verify import VerifyReport
@@ -54,7 +54,7 @@ class SealedShard:
         self._reader = SealedReader(dataset)
         # The dataset's folder has no log: what this gives is what lies beside.
         self._beside = ShardStore(dataset, beside)
-        self._standings: dict[str, RolloutStanding] | None = None
+        self._index: dict[str, list[SealedRow]] | None = None
 
     @property
     def folder(self) -> str:
@@ -71,13 +71,13 @@ class SealedShard:
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted."""
-        sealed = {each.rollout_id for each in self._known().values() if _has_evidence(each)}
+        sealed = {name for name, rows in self._rows().items() if _has_evidence(rows[-1])}
         return sorted(sealed | {name for name in self._nemo_gym.rollout_ids() if not self._knows(name)})
 
     def standings(self) -> list[RolloutStanding]:
         """How every rollout stands, sorted by id."""
         beside = {name for name in self._nemo_gym.rollout_ids() if not self._knows(name)}
-        found = [each for each in self._known().values() if each.rollout_id not in beside]
+        found = [_standing(rows) for name, rows in self._rows().items() if name not in beside]
         found += map(self._beside.standing, beside)
         return sorted(found, key=itemgetter(0))
 
@@ -86,7 +86,8 @@ class SealedShard:
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             return self._beside.standing(rollout_id)
-        return self._known().get(rollout_id, RolloutStanding(rollout_id, 0, 0))
+        rows = self._rows().get(rollout_id)
+        return RolloutStanding(rollout_id, 0, 0) if rows is None else _standing(rows)
 
     def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
         """The RECORD parts of a rollout's calls, from call index `first` on."""
@@ -210,9 +211,9 @@ class SealedShard:
             FileDamage(f"{self._sealed}/{name}", 0, "it is not what the manifest says")
             for name in self._reader.verify()
         ]
-        for row in self._reader.rows():
-            report.parts += row.calls
-        for each in self._known().values():
+        for rows in self._rows().values():
+            report.parts += sum(row.calls for row in rows)
+            each = _standing(rows)
             if each.damaged:
                 report.holes[each.rollout_id] = each.damaged
             if each.late:
@@ -222,33 +223,37 @@ class SealedShard:
                 report.lines[rollout_id] = damaged
         return report
 
-    def _known(self) -> dict[str, RolloutStanding]:
-        if self._standings is None:
-            found: dict[str, RolloutStanding] = {}
+    def _rows(self) -> dict[str, list[SealedRow]]:
+        """The rows of each rollout: one, or more where it lies in several parts. Nothing of them changes any more."""
+        if self._index is None:
+            index: dict[str, list[SealedRow]] = {}
             for row in self._reader.rows():
-                # A large rollout has rows in several parts; what the last says of it holds, and all have calls.
-                before = found.get(row.rollout_id)
-                calls = row.calls + (0 if before is None else (before.calls or 0) - before.damaged)
-                found[row.rollout_id] = RolloutStanding(
-                    row.rollout_id, row.generation, row.indexes, row.indexes - calls, row.reasons, 0, row.late
-                )
-            self._standings = found
-        return self._standings
+                index.setdefault(row.rollout_id, []).append(row)
+            self._index = index
+        return self._index
 
     def _knows(self, rollout_id: str) -> bool:
-        found = self._known().get(rollout_id)
-        return found is not None and (bool(found.generation) or _has_evidence(found))
+        rows = self._rows().get(rollout_id)
+        return rows is not None and (bool(rows[-1].generation) or _has_evidence(rows[-1]))
 
     def _lies_beside(self, rollout_id: str) -> bool:
         return not self._knows(rollout_id) and self._nemo_gym.has(rollout_id)
 
     def _rollout(self, rollout_id: str, *, texts: bool = True) -> CapturedRollout:
+        rows = self._rows().get(rollout_id)
         none: list[CapturedCall] = []
-        return self._reader.rollout(rollout_id, texts=texts) or CapturedRollout(rollout_id, 0, none, 0)
+        return self._reader.gathered(rows, texts=texts) if rows else CapturedRollout(rollout_id, 0, none, 0)
 
 
-def _has_evidence(standing: RolloutStanding) -> bool:
-    return bool(standing.calls or standing.reasons is not None)
+def _standing(rows: list[SealedRow]) -> RolloutStanding:
+    """How a rollout stands; what the last of its rows says of it holds."""
+    last = rows[-1]
+    damaged = last.indexes - sum(row.calls for row in rows)
+    return RolloutStanding(last.rollout_id, last.generation, last.indexes, damaged, last.reasons, 0, last.late)
+
+
+def _has_evidence(row: SealedRow) -> bool:
+    return bool(row.indexes or row.reasons is not None)
 
 
 __all__ = ["SealedShard"]
