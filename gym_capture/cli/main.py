@@ -182,6 +182,34 @@ for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff
 
 
 @app.command()
+def view(
+    directory: Dir = None,
+    dir_option: DirOption = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port of 127.0.0.1 to listen on; 0: any free one.")
+    ] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Look at a capture directory in a browser: the run with its plots, rollouts as a list, one as a timeline and a
+    conversation, two compared; live while the run goes on.
+
+    It listens on this machine alone, changes nothing, and lets in who knows the address that it prints. Ctrl-C ends it.
+
+    `gym-capture view runs/local/model-calls`
+
+    `gym-capture view DIR --port 8123 --no-browser`
+    """
+    from gym_capture.cli.opened import looking
+    from gym_capture.cli.view import view_command
+
+    with looking(as_json=as_json, debug=debug) as screen:
+        view_command(one_directory(directory, dir_option), port, browser, screen)
+
+
+@app.command()
 def stop(
     directory: Dir = None,
     dir_option: DirOption = None,
