@@ -99,14 +99,19 @@ class RolloutOverview:
         self._heard = heard
         self._tallies: dict[str, RolloutTally] = {}
 
-    def page(self, query: OverviewQuery | None = None) -> OverviewPage:
+    def page(
+        self, query: OverviewQuery | None = None, standings: Sequence[RolloutStanding] | None = None
+    ) -> OverviewPage:
         """The rollouts that fit a query, a page of them.
+
+        Args:
+            standings: the store's, from whoever has them already; listing 100,000 of them takes longer than a page.
 
         Raises:
             OSError: a file of the directory could not be read.
         """
         query = query or OverviewQuery()
-        standings = self._store.standings()
+        standings = self._store.standings() if standings is None else standings
         known = len(standings)
         if query.text or query.open:
             standings = [each for each in standings if _may_fit(query, each)]

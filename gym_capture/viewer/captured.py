@@ -27,6 +27,9 @@ from gym_capture.viewer.run_figures import ReadCalls, RunFigures
 SLICE_S = 0.1
 """How long one request may read ahead."""
 
+FIGURES_SHARE = 5
+"""How many times as long as it took to sum up, nobody sums up again before everything is read."""
+
 _Stat = tuple[int, int, int]
 _Read = tuple[RolloutStanding, _Stat | None]
 
@@ -100,21 +103,25 @@ class OpenedDirectory:
         self._overview = RolloutOverview(self.store, self._calls.hear)
         self._rows: dict[str, RolloutRow] = {}
         self._read: dict[str, _Read] = {}
+        self._standings: list[RolloutStanding] | None = None
         self._pending: deque[RolloutStanding] | None = None
         self._found: tuple[OverviewQuery, list[RolloutRow], int] | None = None
         self._figures: RunFigures | None = None
+        self._figures_fresh = False
+        self._figures_again = 0.0
 
     def refresh(self, files: dict[str, _Stat]) -> None:
         """Take in what was appended."""
         self.store.refresh()
         self.files = files
-        self._pending = self._found = self._figures = None
+        self._standings = self._pending = self._found = None
+        self._figures_fresh = False
 
     def read_ahead(self, clock: Callable[[], float] = time.monotonic) -> Progress:
         """Read records of rollouts that are new or have changed, for a slice of time."""
         pending = self._to_read()
         if pending:
-            self._figures = None
+            self._figures_fresh = False
         end = clock() + self._slice_s
         while pending:
             standing = pending[0]
@@ -128,21 +135,28 @@ class OpenedDirectory:
     def page(self, query: OverviewQuery) -> OverviewPage | None:
         """A page of rollouts; None while the records that it needs are not read."""
         if not query.needs_records:
-            return self._overview.page(query)
+            return self._overview.page(query, self._listed())
         if self._to_read():
             return None
         whole = msgspec.structs.replace(query, offset=0, limit=None)
         if self._found is None or self._found[0] != whole:
-            found = self._overview.page(whole)
+            found = self._overview.page(whole, self._listed())
             self._found = whole, found.rows, found.known
         _, rows, known = self._found
         end = None if query.limit is None else query.offset + query.limit
         return OverviewPage(rows=rows[query.offset : end], offset=query.offset, matching=len(rows), known=known)
 
-    def figures(self) -> RunFigures:
-        """The run in figures, as far as it was read."""
-        if self._figures is None:
+    def figures(self, clock: Callable[[], float] = time.monotonic) -> RunFigures:
+        """The run in figures, as far as it was read.
+
+        While much is still to be read they may be those of a moment ago: summing up after every slice would take far
+        longer than reading.
+        """
+        began = clock()
+        if self._figures is None or not (self._figures_fresh or (self._to_read() and began < self._figures_again)):
             self._figures = self._calls.figures(self._rows.values())
+            self._figures_fresh = True
+            self._figures_again = clock() + FIGURES_SHARE * (clock() - began)
         return self._figures
 
     def rollout_version(self, standing: RolloutStanding) -> str:
@@ -153,13 +167,18 @@ class OpenedDirectory:
 
     def _to_read(self) -> deque[RolloutStanding]:
         if self._pending is None:
-            standings = self.store.standings()
+            standings = self._listed()
             self._pending = deque(each for each in standings if self._read.get(each.rollout_id) != self._state(each))
             if len(self._rows) + self._unread() > len(standings):
                 for gone in self._rows.keys() - {each.rollout_id for each in standings}:
                     del self._rows[gone], self._read[gone]
                     self._calls.forget(gone)
         return self._pending
+
+    def _listed(self) -> list[RolloutStanding]:
+        if self._standings is None:
+            self._standings = self.store.standings()
+        return self._standings
 
     def _unread(self) -> int:
         """Those that have no row yet; others are read once more because they grew."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,18 @@ async def got(client: httpx.AsyncClient, path: str, **parameters: Any) -> Any:
 
 def ids(answer: Any) -> list[str]:
     return [row["rollout_id"] for row in answer["page"]["rows"]]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def break_header(directory: Path) -> str:
+    """Damage the header of the only segment; its name."""
+    (segment,) = directory.glob("segment-*.log")
+    with segment.open("r+b") as log:
+        log.write(b"?" * 8)
+    return segment.name
 
 
 @pytest.fixture
@@ -159,11 +172,11 @@ async def test_another_host_is_refused(captures: Path, host: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 async def test_it_only_reads(captures: Path, method: str) -> None:
-    before = {path.name: path.read_bytes() for path in captures.iterdir()}
+    before = contents(captures)
     async with viewer(captures) as client:
         assert (await client.request(method, "api/run")).status_code == 405
         await got(client, "api/run")
-    assert {path.name: path.read_bytes() for path in captures.iterdir()} == before
+    assert contents(captures) == before
 
 
 async def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(captures: Path) -> None:
@@ -280,33 +293,31 @@ async def test_damage_is_told_and_the_rest_is_shown(captures: Path) -> None:
     flip(captures, b"sky of 7-0")
     async with viewer(captures) as client:
         turns = (await got(client, "api/rollouts/7-0"))["turns"]
-        assert [turn["damaged"] for turn in turns][0] is True
+        assert turns[0]["damaged"] is True
         assert (await got(client, "api/rollouts/7-0/calls/0"))["payloads"] is None
         assert len(ids(await got(client, "api/rollouts"))) == 4
 
 
 async def test_a_damaged_log_names_its_places(captures: Path) -> None:
-    (segment,) = captures.glob("segment-*.log")
-    with segment.open("r+b") as log:
-        log.write(b"?" * 8)
+    segment = break_header(captures)
     async with viewer(captures) as client:
         damage = (await got(client, "api/rollouts"))["about"]["damage"]
-    assert damage["places"] == [f"the header of {segment.name}"]
+    assert damage["places"] == [f"the header of {segment}"]
 
 
 async def test_a_directory_that_vanishes_is_told_and_one_that_comes_back_is_shown(captures: Path) -> None:
     aside = captures.with_name("aside")
     async with viewer(captures) as client:
         tag = (await client.get("api/run")).headers["etag"]
-        captures.rename(aside)
+        os.rename(captures, aside)
         for path in ("api/run", "api/rollouts", "api/rollouts/7-0"):
             gone = await client.get(path, headers={"if-none-match": tag})
             assert gone.status_code == 503
             assert str(captures) in gone.json()["error"]["message"]
-        captures.mkdir()
+        os.mkdir(captures)
         assert (await client.get("api/run")).json()["error"]["type"] == "MissingRunMarker"
-        captures.rmdir()
-        aside.rename(captures)
+        os.rmdir(captures)
+        os.rename(aside, captures)
         assert (await got(client, "api/run"))["run"]["calls"] == 5
         shutil.rmtree(captures)
         written(captures, {"7-0": [chat("new", [])]})

@@ -32,10 +32,10 @@ function differenceView(data) {
   return [
     el("p", { class: data.same ? "good" : "warn", id: "verdict" }, data.same ? "The same: every request and every answer." : `They differ from place ${data.parts_at} on.`),
     el("table", { class: "totals" }, el("thead", {}, el("tr", {}, ["", data.left, data.right].map((name) => el("th", { scope: "col" }, name)))),
-      el("tbody", {}, data.totals.map((change) => el("tr", { class: change.left === change.right ? "" : "differs" }, el("th", { scope: "row" }, change.name.replaceAll("_", " ")),
+      el("tbody", {}, data.totals.map((change) => el("tr", { class: change.left === change.right ? "" : "differs" }, el("th", { scope: "row" }, change.name.replace(/_ms$/, "").replaceAll("_", " ")),
         el("td", { class: "number" }, value(change.name, change.left)), el("td", { class: "number" }, value(change.name, change.right)))))),
     el("div", { class: "wide" }, el("table", { class: "list", "aria-label": "Calls of both" },
-      el("thead", {}, el("tr", {}, ["call", "request", "answer", "tokens in", "tokens out", "latency", "differs in", ""].map((name) => el("th", { scope: "col" }, name)))),
+      el("thead", {}, el("tr", {}, ["call", "request", "answer", "tokens in", "tokens out", "latency", "differs in", ""].map((name) => el("th", { scope: "col", class: /^(tokens|latency)/.test(name) ? "number" : null }, name)))),
       el("tbody", {}, data.pairs.flatMap((pair) => pairRows(pair, data))))),
     data.left_out ? el("p", { class: "note" }, `${count(data.left_out)} places more`) : null,
   ];

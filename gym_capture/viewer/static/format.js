@@ -36,7 +36,7 @@ export function clock(seconds, step) {
 }
 
 export function bytes(value) {
-  return value === null || value === undefined ? "–" : `${short(value)}B`;
+  return value === null || value === undefined ? "–" : `${short(value)}B`.replace(/([a-zA-Z]+)$/, " $1");
 }
 
 export function gapName(code) {

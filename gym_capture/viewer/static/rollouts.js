@@ -10,6 +10,7 @@ const COLUMNS = [
   ["rollout", "id"], ["status", null], ["calls", "calls"], ["failed", "errors"], ["open", "open"], ["tokens in", "tokens_in"], ["tokens out", "tokens_out"],
   ["latency", "latency"], ["began", "first"], ["ended", "last"], ["size", "bytes"], ["models", null], ["gaps", null],
 ];
+const WORDS = new Set(["rollout", "status", "began", "ended", "models", "gaps"]);
 const FLAGS = [["errors", "failed calls"], ["gaps", "gaps"], ["open", "open claims"]];
 
 export function rollouts(main, page, asked) {
@@ -67,7 +68,7 @@ export function rollouts(main, page, asked) {
     fill(head, el("tr", {}, COLUMNS.map(([name, key]) => {
       const sorted = key !== null && (query.get("sort") ?? "id") === key;
       const direction = query.get("descending") === "1" ? "descending" : "ascending";
-      return el("th", { scope: "col", "aria-sort": sorted ? direction : null },
+      return el("th", { scope: "col", class: WORDS.has(name) ? null : "number", "aria-sort": sorted ? direction : null },
         key === null ? name : el("button", { type: "button", class: "sort", "data-key": `sort/${key}`, onclick: () => sortBy(key) }, name, sorted ? (direction === "descending" ? " ↓" : " ↑") : ""));
     })));
     stop();
