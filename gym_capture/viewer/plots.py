@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_LEAST, _MOST = 1e-6, 1e12  # milliseconds from a nanosecond to thirty years; what is beyond them counts at the end
 _LAST_SECOND = 253_402_300_799  # the last one of the year 9999; a clock that says more is broken
 
 
@@ -97,8 +98,8 @@ def spread_plot(values: Sequence[float], most: int = 40) -> SpreadPlot:
         values: in any order, milliseconds say.
         most: bins at most.
     """
-    finite = [value for value in values if math.isfinite(value)]
-    above = [value for value in finite if value > 0]
+    finite = [min(value, _MOST) for value in values if math.isfinite(value)]
+    above = [max(value, _LEAST) for value in finite if value > 0]
     if not above:
         return SpreadPlot(edges=[], counts=[], ticks=[])
     low, high = math.log10(min(above)), math.log10(max(above))
@@ -109,7 +110,7 @@ def spread_plot(values: Sequence[float], most: int = 40) -> SpreadPlot:
     width = (high - low) / bins
     counts = [0] * bins
     for value in finite:
-        place = int((math.log10(value) - low) / width) if value > 0 else 0
+        place = int((math.log10(value) - low) / width) if value > _LEAST else 0
         counts[min(max(place, 0), bins - 1)] += 1
     edges = [10 ** (low + width * place) for place in range(bins + 1)]
     return SpreadPlot(edges=edges, counts=counts, ticks=log_ticks(edges[0], edges[-1]))

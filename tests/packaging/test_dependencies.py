@@ -23,7 +23,9 @@ EXTRAS = {
     for name, lines in PROJECT["optional-dependencies"].items()
     if name != "dev"
 }
-USERS_EXTRAS = [requirement for name in ("proxy", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]]
+USERS_EXTRAS = [
+    requirement for name in ("proxy", "view", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]
+]
 DEVELOPMENT = [
     requirement
     for line in PROJECT["optional-dependencies"]["dev"]
@@ -41,6 +43,7 @@ LOCKED = {
 
 OPTIONAL = {
     "gym_capture/testing/": {"pytest"},
+    "gym_capture/viewer/": {"uvicorn", "starlette"},
     "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
     "gym_capture/collect/": {"openai", "anthropic"},
     "gym_capture/recording/": {"brotli"},

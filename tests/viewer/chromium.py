@@ -12,6 +12,11 @@ from selenium import webdriver
 SIZE = (1300, 900)
 
 
+def is_installed() -> bool:
+    """Whether there is a browser, and what drives it."""
+    return None not in (shutil.which("chromium"), shutil.which("chromedriver"))
+
+
 @contextmanager
 def chromium(profile: Path, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
     """A browser of its own.

@@ -23,6 +23,7 @@ PAGES = {
     "rollout": ("#/rollout/46-0", "#turns .turn"),
     "compare": ("#/compare?left=46-0&right=64-0", "#difference tbody"),
 }
+HEIGHTS = {"overview": 1500, "rollout": 1100}
 MODELS = ("policy-7b-chat", "policy-7b-chat", "judge-70b")
 
 
@@ -61,6 +62,7 @@ def pictures(driver: webdriver.Chrome, address: str, suffix: str) -> None:
     """One of each page."""
     for name, (place, wanted) in PAGES.items():
         driver.get("about:blank")
+        driver.set_window_size(SIZE[0], HEIGHTS.get(name, SIZE[1]))
         driver.get(address + place)
         WebDriverWait(driver, 60).until(lambda found, css=wanted: found.find_elements(By.CSS_SELECTOR, css))
         driver.save_screenshot(str(IMAGES / f"viewer-{name}-{suffix}.png"))
@@ -76,7 +78,6 @@ def main() -> None:
         with served(directory) as address:
             for suffix in ("light", "dark"):
                 with chromium(Path(scratch) / suffix, dark=suffix == "dark") as driver:
-                    driver.set_window_size(*SIZE)
                     pictures(driver, address, suffix)
 
 

@@ -47,7 +47,7 @@ export function timeline(data, onOpen) {
   ].filter(Boolean);
   return el("section", { id: "timeline" }, title,
     svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "timeline", role: "group", "aria-label": `Timeline of ${plural(data.bars.length, "call")} in ${plural(data.lanes, "lane")}` }, ticks, bars),
-    el("p", { class: "note" }, `from ${moment(data.origin)} UTC, ${span(data.length_s * 1000)}, ${plural(data.lanes, "lane")}; the paler part of a bar is the time to the first token${left.length ? `. ${left.join("; ")}` : ""}`));
+    el("p", { class: "note" }, `from ${moment(data.origin)} UTC, ${span(data.length_s * 1000)}, ${plural(data.lanes, "lane")}; the fainter part of a bar is the time to the first token${left.length ? `. ${left.join("; ")}` : ""}`));
 }
 
 function tickStep(length) {
