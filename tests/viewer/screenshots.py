@@ -8,6 +8,7 @@ from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import presence_of_element_located
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.cases import ROOT
@@ -64,7 +65,7 @@ def pictures(driver: webdriver.Chrome, address: str, suffix: str) -> None:
         driver.get("about:blank")
         driver.set_window_size(SIZE[0], HEIGHTS.get(name, SIZE[1]))
         driver.get(address + place)
-        WebDriverWait(driver, 60).until(lambda found, css=wanted: found.find_elements(By.CSS_SELECTOR, css))
+        WebDriverWait(driver, 60).until(presence_of_element_located((By.CSS_SELECTOR, wanted)))
         driver.save_screenshot(str(IMAGES / f"viewer-{name}-{suffix}.png"))
 
 

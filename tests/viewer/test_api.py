@@ -225,15 +225,17 @@ async def test_hostile_text_leaves_as_text_that_is_written_out(tmp_path: Path) -
 
 async def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
     directory = tmp_path / "captures"
-    written(directory, {"r": [chat("1", [user("x" * 3000 + "\n" + "y\n" * 90_000)] * 300)]})
+    long = user("x" * 3000 + "\n" + "y\n" * 90_000)
+    written(directory, {"long": [chat("1", [long] * 12)], "many": [chat("2", [user("z")] * 300)]})
     async with viewer(directory) as client:
-        found = await got(client, "api/rollouts/r")
-        turn = found["turns"][0]
+        turn = (await got(client, "api/rollouts/long"))["turns"][0]
         assert turn["added"][0]["pieces"][0]["text"].endswith("… (123,001 more characters)")
-        assert len(turn["added"]) + turn["added_left_out"] == 300
+        assert len(turn["added"]) + turn["added_left_out"] == 12
         assert sum(len(message["pieces"][0]["text"]) for message in turn["added"]) <= 400_000
-        raw = (await got(client, "api/rollouts/r/calls/0"))["payloads"]["request"]
+        raw = (await got(client, "api/rollouts/long/calls/0"))["payloads"]["request"]
         assert "more characters)" in raw[-40:]
+        turn = (await got(client, "api/rollouts/many"))["turns"][0]
+        assert (len(turn["added"]), turn["added_left_out"]) == (100, 200)
 
 
 async def test_a_page_that_has_the_version_is_told_so(captures: Path) -> None:

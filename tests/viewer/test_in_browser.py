@@ -60,6 +60,10 @@ class Page:
             assert self.texts(css) == list(wanted)
             raise
 
+    def see_some(self, css: str) -> None:
+        """Wait until there is such an element."""
+        self.until(lambda: self.texts(css))
+
     def see_in(self, css: str, *wanted: str) -> None:
         """Wait until an element has all these in its text."""
         self.until(lambda: all(each in self.find(css).text for each in wanted))
@@ -174,7 +178,10 @@ def test_a_rollouts_timeline_and_conversation(page: Page, run: str) -> None:
         "Ran beside call 1",
         "The same history as call 1: 4 messages, nothing added",
     ]
-    page.find('.bar[data-call="2"]').click()
+    page.driver.execute_script("document.querySelector('.bar[tabindex=\"0\"]').focus()")
+    page.keys(Keys.ARROW_RIGHT)
+    page.keys(Keys.ARROW_RIGHT)
+    page.keys(Keys.ENTER)
     page.until(lambda: page.driver.switch_to.active_element.get_attribute("id") == "call-2")
     page.find("#call-2 button").click()
     page.until(lambda: any('"error": "slow down"' in text for text in page.texts("#call-2 .raw pre")))
@@ -240,7 +247,7 @@ def test_hostile_text_is_text(page: Page, tmp_path: Path) -> None:
         page.until(lambda: page.texts("#call-1 .added pre") == [f"blue {HOSTILE_SHOWN}"])
         for number in range(3):
             page.find(f"#call-{number} button").click()
-            page.until(lambda at=number: page.texts(f"#call-{at} .raw pre"))
+            page.see_some(f"#call-{number} .raw pre")
         assert "\u202e" not in "".join(page.texts("body"))
         assert "\x1b" not in "".join(page.texts("body"))
         assert page.driver.execute_script("return window.owned") is None

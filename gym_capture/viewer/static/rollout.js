@@ -77,13 +77,13 @@ export function rollout(main, page, id) {
       else turns.append(view);
       drawn.set(place, { words, view });
     });
-    loaded = drawn.size;
     for (const [place, { view }] of drawn) {
       if (place >= total) {
         view.remove();
         drawn.delete(place);
       }
     }
+    loaded = drawn.size;
     more.hidden = loaded >= total;
     more.textContent = `show more: ${count(loaded)} of ${plural(total, "call")} are here`;
   }

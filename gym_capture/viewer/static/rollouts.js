@@ -26,7 +26,7 @@ export function rollouts(main, page, asked) {
   const previous = el("button", { type: "button", id: "previous", onclick: () => turn(-1) }, "← previous");
   const next = el("button", { type: "button", id: "next", onclick: () => turn(1) }, "next →");
   fill(main, el("h2", {}, "Rollouts"),
-    el("search", { class: "filters" }, text, model, status, flags),
+    el("div", { class: "filters", role: "search" }, text, model, status, flags),
     el("div", { class: "pager" }, previous, told, next),
     el("div", { class: "wide" }, el("table", { class: "list", "aria-label": "Rollouts" }, head, body)));
 

@@ -24,6 +24,8 @@ export function timeline(data, onOpen) {
       svg("text", { class: "tick", x: across(at) + 3, y: 13 }, span(at * 1000)));
   }
   const shown = data.bars.slice(0, MOST_BARS).filter((bar) => bar.lane < lanes);
+  // One stop for Tab, however many bars there are; arrows go from one to the next.
+  const stop = shown.find((bar) => bar.call_index !== null);
   const bars = shown.map((bar) => {
     const x = across(bar.start_s);
     const y = TOP + bar.lane * LANE;
@@ -34,7 +36,7 @@ export function timeline(data, onOpen) {
       bar.ttft_ms === null ? null : `first token after ${span(bar.ttft_ms)}`, bar.tokens_out === null ? null : `${count(bar.tokens_out)} tokens out`].filter(Boolean).join(", ");
     const open = () => { if (bar.call_index !== null) onOpen(bar.call_index); };
     const cls = bar.call_index === null ? "waiting" : bar.error ? "failed" : bar.verifier_invocation_id ? "verifier" : "call";
-    return svg("g", { class: `bar ${cls}`, tabindex: bar.call_index === null ? null : 0, role: bar.call_index === null ? "img" : "button", "aria-label": told,
+    return svg("g", { class: `bar ${cls}`, tabindex: bar.call_index === null ? null : bar === stop ? 0 : -1, "data-key": `bar/${bar.call_index}`, role: bar.call_index === null ? "img" : "button", "aria-label": told,
       "data-call": bar.call_index, onclick: open, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } } },
     svg("title", {}, told),
     svg("rect", { x, y, width, height: LANE - 4, rx: 2 }),
@@ -46,8 +48,16 @@ export function timeline(data, onOpen) {
     data.unplaced.length ? `${plural(data.unplaced.length, "call")} without a time: ${data.unplaced.slice(0, 20).join(", ")}` : null,
   ].filter(Boolean);
   return el("section", { id: "timeline" }, title,
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "timeline", role: "group", "aria-label": `Timeline of ${plural(data.bars.length, "call")} in ${plural(data.lanes, "lane")}` }, ticks, bars),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "timeline", role: "group", onkeydown: along, "aria-label": `Timeline of ${plural(data.bars.length, "call")} in ${plural(data.lanes, "lane")}` }, ticks, bars),
     el("p", { class: "note" }, `from ${moment(data.origin)} UTC, ${span(data.length_s * 1000)}, ${plural(data.lanes, "lane")}; the fainter part of a bar is the time to the first token${left.length ? `. ${left.join("; ")}` : ""}`));
+}
+
+function along(event) {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!by) return;
+  const bars = [...event.currentTarget.querySelectorAll(".bar[tabindex]")];
+  bars[bars.indexOf(document.activeElement) + by]?.focus();
+  event.preventDefault();
 }
 
 function tickStep(length) {
