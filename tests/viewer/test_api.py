@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gym_capture.storage.names import nemo_gym_file
+from gym_capture.storage.store import CaptureStore
 from gym_capture.viewer.app import STATIC
 from gym_capture.viewer.gate import HEADERS
 from tests.reading.calls import SYSTEM, chat, flip, user, written
@@ -31,6 +32,12 @@ def ids(answer: Any) -> list[str]:
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def touch(directory: Path) -> None:
+    """Let the log look as if something had been appended."""
+    for path in directory.glob("segment-*.log"):
+        os.utime(path, (1, 1))
 
 
 def break_header(directory: Path) -> str:
@@ -174,7 +181,8 @@ async def test_another_host_is_refused(captures: Path, host: str) -> None:
 async def test_it_only_reads(captures: Path, method: str) -> None:
     before = contents(captures)
     async with viewer(captures) as client:
-        assert (await client.request(method, "api/run")).status_code == 405
+        answer = await client.request(method, "api/run")
+        assert (answer.status_code, answer.text) == (405, "the viewer only reads\n")
         await got(client, "api/run")
     assert contents(captures) == before
 
@@ -321,9 +329,34 @@ async def test_a_directory_that_vanishes_is_told_and_one_that_comes_back_is_show
         os.rmdir(captures)
         os.rename(aside, captures)
         assert (await got(client, "api/run"))["run"]["calls"] == 5
+
+
+async def test_a_directory_that_is_made_anew_is_another_run(captures: Path) -> None:
+    async with viewer(captures) as client:
+        assert (await got(client, "api/run"))["run"]["failed"] == 1
         shutil.rmtree(captures)
-        written(captures, {"7-0": [chat("new", [])]})
-        assert (await got(client, "api/run"))["run"]["calls"] == 1
+        # The same rollout has more calls than before, so only the marker tells that its first ones are others.
+        failed = [conversation(name)[2] for name in ("7-0", "third")]
+        written(captures, {"7-0": [*failed, *conversation("other")[:2]]})
+        run = (await got(client, "api/run"))["run"]
+        assert (run["rollouts"], run["calls"], run["failed"]) == (1, 4, 2)
+
+
+async def test_a_refresh_that_fails_leaves_nothing_half_read(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(store: CaptureStore) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with viewer(captures) as client:
+        await got(client, "api/run")
+        opened: list[None] = []
+        monkeypatch.setattr(CaptureStore, "refresh", fail)
+        touch(captures)
+        assert "Input/output error" in (await client.get("api/run")).json()["error"]["message"]
+        monkeypatch.undo()
+        begin = CaptureStore.__init__
+        monkeypatch.setattr(CaptureStore, "__init__", lambda *given: opened.append(begin(*given)))
+        assert (await got(client, "api/run"))["run"]["calls"] == 5
+    assert len(opened) == 1
 
 
 async def test_nemo_gyms_files_are_shown_and_followed(tmp_path: Path) -> None:
