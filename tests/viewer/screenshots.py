@@ -24,7 +24,7 @@ PAGES = {
     "rollout": ("#/rollout/46-0", "#turns .turn"),
     "compare": ("#/compare?left=46-0&right=64-0", "#difference tbody"),
 }
-HEIGHTS = {"overview": 1500, "rollout": 1100}
+HEIGHTS = {"overview": 1310, "rollout": 1100}
 MODELS = ("policy-7b-chat", "policy-7b-chat", "judge-70b")
 
 
