@@ -49,8 +49,11 @@ export function watch(path, onData, onTrouble) {
   let tag = null;
   let timer = null;
   let troubled = false;
+  let asking = false;
 
   async function step() {
+    if (asking) return;
+    asking = true;
     const began = performance.now();
     let next = INTERVAL_MS;
     try {
@@ -71,16 +74,14 @@ export function watch(path, onData, onTrouble) {
       tag = null;
       onTrouble(error);
     }
-    if (!control.signal.aborted) timer = setTimeout(step, next);
+    asking = false;
+    if (!control.signal.aborted && !document.hidden) timer = setTimeout(step, next);
   }
 
   function seen() {
     // A page that nobody looks at asks for nothing; it catches up when it is looked at again.
-    if (document.hidden) clearTimeout(timer);
-    else {
-      clearTimeout(timer);
-      timer = setTimeout(step, 0);
-    }
+    clearTimeout(timer);
+    if (!document.hidden) step();
   }
 
   document.addEventListener("visibilitychange", seen);

@@ -44,7 +44,8 @@ function route() {
   const hash = location.hash || "#/";
   if (!hash.startsWith("#/")) return;
   shown.stop();
-  page.trouble(null);
+  troubleBox.hidden = true;
+  if (live.className === "off") live.textContent = "asking …";
   const [path, asked = ""] = hash.slice(2).split("?");
   const [name, id] = path.split("/");
   document.title = id ? `${decoded(id)} · gym-capture` : "gym-capture";
