@@ -191,20 +191,31 @@ class OpenedDirectory:
 
 
 def _files_of(directory: Path) -> dict[str, _Stat]:
-    """The files that count, each with inode, size and time; beats and tokens say nothing about what was captured."""
-    found: dict[str, _Stat] = {}
-    listed: dict[str, os.DirEntry[str]] = {}
-    with os.scandir(directory) as entries:
-        listed = {entry.name: entry for entry in entries}
+    """The files that count, those of a run's shards too, each with inode, size and time.
+
+    Beats and tokens are none of them: they say nothing about what was captured.
+    """
+    listed = os.listdir(directory)
+    found = _stats_of(directory, "", listed)
+    for shard in names.shards_in(listed):
+        folder = names.shard_folder(shard)
+        try:
+            found |= _stats_of(directory / folder, f"{folder}/", os.listdir(directory / folder))
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # opening the store says what is missing
+    return found
+
+
+def _stats_of(folder: Path, prefix: str, listed: list[str]) -> dict[str, _Stat]:
     wanted = {names.RUN, *(each.file for each in names.segments_in(listed))}
+    found: dict[str, _Stat] = {}
     for name in listed:
         if name in wanted or name.endswith((names.NEMO_GYM_SUFFIX, names.NEMO_GYM_INCOMPLETE_SUFFIX)):
             try:
-                # Not the entry's own: on some file systems that is what the directory remembers of the file.
-                stat = os.stat(listed[name].path)
+                stat = os.stat(folder / name)
             except FileNotFoundError:
                 continue  # gone since it was listed; the next look sees the same
-            found[name] = stat.st_ino, stat.st_size, stat.st_mtime_ns
+            found[prefix + name] = stat.st_ino, stat.st_size, stat.st_mtime_ns
     return found
 
 
