@@ -18,7 +18,7 @@ ROLLOUTS = [f"r{number}" for number in range(8)]
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
+def record(tmp_path: Path) -> Iterator[Callable[[str, str], object]]:
     """Commits a call of a rollout to a live run of three shards."""
     owners = ThreadedShards(tmp_path / "run", 3)
     owners.start()
@@ -29,7 +29,7 @@ def record(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
 
 
 async def test_shards_are_one_run_and_what_any_of_them_gains_is_shown(
-    tmp_path: Path, record: Callable[[str, str], None]
+    tmp_path: Path, record: Callable[[str, str], object]
 ) -> None:
     for rollout_id in ROLLOUTS:
         await asyncio.to_thread(record, rollout_id, "1")
