@@ -1,7 +1,7 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
-client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes. No
-figure fails the run, a lost call does."""
+client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
+`history`, what storing messages once saves, in one. No figure fails the run, a lost call does."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from rich.table import Table
 import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
+from benchmarks.history import compare_history, history_workloads
 from benchmarks.reading import reading_costs
 from benchmarks.server_overhead import ServerBench, workloads
 
@@ -35,9 +36,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("store", "server", "call", "reading"),
+        choices=("store", "server", "call", "reading", "history"),
         default="store",
-        help="the log, a server, one call, looking",
+        help="the log, a server, one call, looking, or messages stored once",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
+    parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
@@ -64,7 +66,8 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        {"store": _store, "server": _server, "call": _call, "reading": _reading}[options.what](base, options, show)
+        runs = {"store": _store, "server": _server, "call": _call, "reading": _reading, "history": _history}
+        runs[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -131,6 +134,11 @@ def _reading(base: Path, options: argparse.Namespace, show: Show) -> None:
         f"looking at {calls:,} calls, 10 a rollout",
         reading_costs(base / "capture", calls, 10, 400, options.repeats or 3),
     )
+
+
+def _history(base: Path, options: argparse.Namespace, show: Show) -> None:
+    for title, rollouts in history_workloads(options.rollouts).items():
+        show(title, compare_history(base, rollouts, options.repeats or 5))
 
 
 def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:

@@ -118,6 +118,7 @@ class CaptureSettings(_Section):
         4 << 20, gt=0, description="bytes that a client sends at once; one exchange always fits"
     )
     client_buffer_bytes: int = Field(256 << 20, gt=0, description="exchanges that a client process holds in memory")
+    history: bool = Field(True, description="messages that a rollout's requests repeat are stored once")
     owner_buffer_bytes: int = Field(1 << 30, gt=0, description="bytes that the owner holds before it stops reading")
     segment_bytes: int = Field(64 << 20, ge=1 << 16, le=1 << 40, description="a log segment is finished at this size")
     max_concurrency: int = Field(20_000, gt=0, description="Ray calls that may wait in the owner at once")
@@ -141,6 +142,7 @@ class CaptureSettings(_Section):
             max_exchange_bytes=self.max_exchange_bytes,
             max_batch_bytes=self.max_batch_bytes,
             client_buffer_bytes=self.client_buffer_bytes,
+            history=self.history,
             redact=RedactionRules(tuple(self.redact.paths), tuple(self.redact.patterns)),
         )
 

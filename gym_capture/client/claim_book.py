@@ -12,6 +12,7 @@ from functools import partial
 
 from gym_capture.client.buffer import Buffer
 from gym_capture.client.delivery import Delivery
+from gym_capture.client.history_book import FirstRequest, HistoryBook, Turn
 from gym_capture.client.operations import ClaimState, Commit, Committed, Release, Ticket
 from gym_capture.client.outbox import Entry, Outbox
 from gym_capture.client.outcome import CallOutcome, outcome_of
@@ -20,12 +21,34 @@ from gym_capture.client.trouble_log import TroubleLog, logger
 from gym_capture.client.unsettled import Unsettled
 from gym_capture.model.exchange import SealedExchange, Snapshot, pack
 from gym_capture.model.rollout_state import DROPPED, REFUSED, RELEASED
-from gym_capture.model.rows import NO_CLAIM, ClaimRow, CommitRow, MarkRow, Outcome, ReleaseRow, Result
+from gym_capture.model.rows import (
+    NO_CLAIM,
+    ClaimRow,
+    CommitRow,
+    MarkRow,
+    Outcome,
+    PartKind,
+    ReleaseRow,
+    Result,
+)
 
-PackElsewhere = Callable[[Snapshot, Callable[[SealedExchange | None], None]], None]
-"""Packs a snapshot in another thread, then calls back in the client's loop; None: it could not be packed."""
+PackElsewhere = Callable[[Callable[[], SealedExchange], Callable[[SealedExchange | None], None]], None]
+"""Packs in another thread, then calls back in the client's loop; None: it could not be packed."""
 
 _OPENED = (Outcome.APPLIED, Outcome.DUPLICATE)
+_SETTLED = (ClaimState.OPEN, ClaimState.UNCLAIMED)
+"""States of a claim in which the generation is known that its commit will name."""
+
+
+def _generation_of(commit: Commit) -> int:
+    """The generation that its row names."""
+    ticket = commit.ticket
+    answered = ticket is not None and ticket.state in (ClaimState.OPEN, ClaimState.CLOSING)
+    return ticket.generation if answered and ticket is not None else commit.generation
+
+
+def _nobody_waits(_result: Result) -> None:
+    """Whether messages were kept shows when an exchange refers to them."""
 
 
 class ClaimBook:
@@ -34,6 +57,7 @@ class ClaimBook:
     Args:
         now: the loop's time.
         pack_elsewhere: for exchanges of more than `pack_inline_bytes`.
+        histories: what was sent of each conversation; None: every request is sent whole.
 
     Attributes:
         claims: the claims that the owner may hold open, or will be asked to open, by number.
@@ -51,6 +75,7 @@ class ClaimBook:
         pack_elsewhere: PackElsewhere,
         pack_inline_bytes: int,
         max_exchange_bytes: int,
+        histories: HistoryBook | None,
         log: TroubleLog,
     ) -> None:
         self.claims: dict[int, Ticket] = {}
@@ -65,6 +90,7 @@ class ClaimBook:
         self._now = now
         self._pack_elsewhere = pack_elsewhere
         self._pack_inline_bytes = pack_inline_bytes
+        self._histories = histories
         self._log = log
         self._last = 0
         self._waiting: dict[Commit | Release, Committed] = {}
@@ -172,45 +198,103 @@ class ClaimBook:
         return (commit.impatient and not self._presence.ready) or self._presence.patience_over(self._now())
 
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
+        self._pack(commit, snapshot, size, self._turn(commit))
+        if commit in self._waiting and self._hurried(commit):
+            self._answer(commit, self._waiting[commit])
+
+    def _turn(self, commit: Commit) -> Turn | None:
+        """Its turn in the rollout's conversation, if it has one and the generation is known that its row will name."""
+        ticket = commit.ticket
+        if self._histories is None or (ticket is not None and ticket.state not in _SETTLED):
+            return None
+        return self._histories.turn(commit.rollout, _generation_of(commit))
+
+    def _pack(self, commit: Commit, snapshot: Snapshot, size: int, turn: Turn | None) -> None:
+        work = partial(pack if turn is None else turn.pack, snapshot)
         if size <= self._pack_inline_bytes:
             try:
-                sealed = pack(snapshot)
+                sealed = work()
             except Exception:  # noqa: BLE001 - a fault of this package: the exchange is lost, and that is accounted for
                 logger.exception("an exchange could not be packed and is lost")
                 sealed = None
-            self._packed(commit, sealed)
+            self._packed(commit, sealed, turn)
         else:
-            self._pack_elsewhere(snapshot, lambda sealed: self._packed(commit, sealed))
-        if self._hurried(commit):
-            self._answer(commit, self._waiting[commit])
+            self._pack_elsewhere(work, lambda sealed: self._packed(commit, sealed, turn))
 
-    def _packed(self, commit: Commit, sealed: SealedExchange | None) -> None:
-        commit.snapshot = None
+    def _packed(self, commit: Commit, sealed: SealedExchange | None, turn: Turn | None) -> None:
+        snapshot, commit.snapshot = commit.snapshot, None
         if sealed is None:
+            if turn is not None:
+                turn.end()
             self._lose(commit)
             return
-        self._buffer.resize(commit, sealed.body_bytes)
-        self._queue(commit, sealed)
+        size = sealed.body_bytes if sealed.new is None else sealed.body_bytes + sealed.new.body_bytes
+        if (
+            sealed.needs
+            and snapshot is not None
+            and self._buffer.held + snapshot.raw_bytes <= self._buffer.capacity // 2
+        ):
+            # Kept for the case that the owner lacks what the exchange refers to.
+            commit.whole = snapshot
+            size += snapshot.raw_bytes
+        self._buffer.resize(commit, size)
+        self._queue(commit, sealed, turn)
+        if turn is None and self._histories is not None and snapshot is not None:
+            request = snapshot.texts.get(PartKind.REQUEST)
+            if request is not None:
+                first = FirstRequest(sealed.model_call_id, sealed.digest, request.data)
+                self._histories.sent_whole(commit.rollout, _generation_of(commit), first)
+        if turn is not None:
+            turn.end()
 
-    def _queue(self, commit: Commit, sealed: SealedExchange) -> None:
+    def _queue(self, commit: Commit, sealed: SealedExchange, turn: Turn | None = None) -> None:
         ticket = commit.ticket
-        claim, generation = NO_CLAIM, commit.generation
+        claim = NO_CLAIM
         if ticket is not None:
             if ticket.state is ClaimState.WAITING and not self._forget_unsent(ticket):
                 # The claim may be open at the owner, in a generation that only its answer tells.
-                ticket.pending = lambda: self._queue(commit, sealed)
+                ticket.pending = lambda: self._queue(commit, sealed, turn)
                 return
             if ticket.state is ClaimState.REFUSED:
                 self._settle_commit(commit, Committed(ticket.outcome or CallOutcome.REFUSED, ticket.generation))
                 return
-            if ticket.state is ClaimState.OPEN:
-                claim, generation = ticket.number, ticket.generation
-                ticket.state = ClaimState.CLOSING
+        generation = _generation_of(commit)
+        if ticket is not None and ticket.state is ClaimState.OPEN:
+            claim = ticket.number
+            ticket.state = ClaimState.CLOSING
         row = CommitRow(commit.rollout, claim, sealed.model_call_id, sealed.digest, sealed.parts, generation)
-        self._outbox.add(Entry(row, lambda result: self._committed(commit, result), sealed.body, sealed.body_bytes))
+        if turn is not None and sealed.needs:
+            row.history, row.messages = turn.conversation.number, sealed.needs
+            for messages, new in turn.rows(commit.rollout, generation, sealed):
+                self._outbox.add(Entry(messages, _nobody_waits, new.body, new.body_bytes))
+        settle = partial(self._committed, commit, turn)
+        self._outbox.add(Entry(row, settle, sealed.body, sealed.body_bytes))
 
-    def _committed(self, commit: Commit, result: Result) -> None:
+    def _send_whole(self, commit: Commit, turn: Turn, generation: int) -> None:
+        """The owner lacks messages that the exchange refers to, and kept nothing of it; its claim is as it was."""
+        if self._histories is not None:
+            self._histories.lacking(commit.rollout, generation, turn.conversation)
         ticket = commit.ticket
+        if ticket is not None and ticket.state is ClaimState.CLOSING:
+            ticket.state = ClaimState.OPEN
+        snapshot, commit.whole = commit.whole, None
+        self._log.warn(
+            "lacking",
+            "the owner lacks messages that an exchange of rollout %s refers to (its log may be damaged): %s",
+            commit.rollout,
+            "it is sent whole" if snapshot is not None else "it is lost, and counted: there was no room to keep it",
+        )
+        if snapshot is None:
+            self._lose(commit)
+        else:
+            commit.snapshot = snapshot
+            self._pack(commit, snapshot, snapshot.raw_bytes, None)
+
+    def _committed(self, commit: Commit, turn: Turn | None, result: Result) -> None:
+        ticket = commit.ticket
+        if result.outcome == Outcome.LACKING and turn is not None:
+            self._send_whole(commit, turn, _generation_of(commit))
+            return
         if ticket is not None and ticket.state is ClaimState.CLOSING:
             self._closed(ticket)
             if result.outcome in (Outcome.TOO_LARGE, Outcome.INVALID):
@@ -228,6 +312,7 @@ class ClaimBook:
         self._settle_commit(commit, value)
 
     def _settle_commit(self, commit: Commit, value: Committed) -> None:
+        commit.whole = None
         self._buffer.free(commit)
         self._answer(commit, value)
         self._unsettled.settle(commit.rollout)

@@ -19,6 +19,7 @@ from gym_capture.client.claim_book import ClaimBook
 from gym_capture.client.contact import Contact
 from gym_capture.client.delivery import Delivery
 from gym_capture.client.heartbeat import Heartbeat
+from gym_capture.client.history_book import HistoryBook
 from gym_capture.client.operations import Ask, Commit, Flush, GiveUp, Operation, Release, Rows, Ticket
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.outbox import Outbox, SentBatch
@@ -122,6 +123,7 @@ class ClientCore:
             pack_elsewhere=self._packing.pack_elsewhere,
             pack_inline_bytes=options.pack_inline_bytes,
             max_exchange_bytes=options.max_exchange_bytes,
+            histories=HistoryBook() if options.history else None,
             log=self._log,
         )
         self.requests = Requests(

@@ -121,9 +121,12 @@ class Commit(Operation):
 
     Args:
         impatient: the caller is being cancelled, so it waits only while the owner is there.
+
+    Attributes:
+        whole: the exchange that was sent as references, until it is answered; None: there is no room to keep it.
     """
 
-    __slots__ = ("generation", "held_bytes", "impatient", "rollout", "snapshot", "ticket")
+    __slots__ = ("generation", "held_bytes", "impatient", "rollout", "snapshot", "ticket", "whole")
 
     def __init__(
         self,
@@ -140,6 +143,7 @@ class Commit(Operation):
         self.snapshot: Snapshot | None = snapshot
         self.ticket = ticket
         self.impatient = impatient
+        self.whole: Snapshot | None = None
         self.held_bytes = 0
 
     def of_rollout(self) -> str:

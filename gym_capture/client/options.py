@@ -26,6 +26,7 @@ class ClientOptions:
         connect_timeout_s: how long one attempt to reach the owner may take.
         backoff_first_s, backoff_last_s: pause between attempts, doubled from the first to the last, with jitter.
         backoff_refused_s: pause between attempts once the owner refuses or cannot be found.
+        history: messages that a rollout's requests repeat are sent once.
         redact: what is taken out of exchanges before they leave the process; None: nothing.
     """
 
@@ -42,6 +43,7 @@ class ClientOptions:
     backoff_first_s: float = 0.05
     backoff_last_s: float = 1.0
     backoff_refused_s: float = 5.0
+    history: bool = True
     redact: RedactionRules | None = None
 
     @property

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from gym_capture.model.messages import Batch, encode_message
-from gym_capture.model.rows import ClientRow, CommitRow, Part, Result
+from gym_capture.model.rows import ClientRow, CommitRow, HistoryRow, Part, Result
 
 _ROW_BYTES = 96
 _PART_BYTES = 24
@@ -47,6 +49,8 @@ def _head_bytes(row: ClientRow) -> int:
     size += len(text) if text.isascii() else 4 * len(text)
     if type(row) is CommitRow:
         size += _PART_BYTES * len(row.parts)
+    elif type(row) is HistoryRow:
+        size += _PART_BYTES * row.count + len(row.digests) + 4 * len(row.source)
     return size
 
 
@@ -123,7 +127,7 @@ class Outbox:
             size += entry.size
             row = entry.row
             if entry.body is not None:
-                if type(row) is CommitRow and offset:
+                if offset and isinstance(row, CommitRow | HistoryRow):
                     row = _shifted(row, offset)
                 body += entry.body
                 offset += entry.body_bytes
@@ -163,6 +167,6 @@ class Outbox:
         return entries
 
 
-def _shifted(row: CommitRow, offset: int) -> CommitRow:
+def _shifted(row: CommitRow | HistoryRow, offset: int) -> ClientRow:
     parts = [Part(p.kind, p.flags, p.offset + offset, p.length, p.raw, p.crc) for p in row.parts]
-    return CommitRow(row.rollout, row.claim, row.model_call_id, row.digest, parts, row.generation)
+    return msgspec.structs.replace(row, parts=parts)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from gym_capture.client.trouble_log import logger
-from gym_capture.model.exchange import SealedExchange, Snapshot, pack
+from gym_capture.model.exchange import SealedExchange
 
 
 class Packing:
@@ -23,7 +23,9 @@ class Packing:
         self._executor = executor
         self._turn = turn
 
-    def pack_elsewhere(self, snapshot: Snapshot, packed: Callable[[SealedExchange | None], None]) -> None:
+    def pack_elsewhere(
+        self, work: Callable[[], SealedExchange], packed: Callable[[SealedExchange | None], None]
+    ) -> None:
         """Pack, then call back in the loop; with None when it could not be packed."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="gym_capture-pack")
@@ -37,7 +39,7 @@ class Packing:
                 packed(future.result())
             self._turn()
 
-        self._loop.run_in_executor(self._executor, pack, snapshot).add_done_callback(done)
+        self._loop.run_in_executor(self._executor, work).add_done_callback(done)
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from gym_capture.client.host import Host, ask_owner
 from gym_capture.errors import DamagedLog
-from gym_capture.model.exchange import open_part, payloads_of
-from gym_capture.model.messages import PartsReply, ReadParts
-from gym_capture.model.rows import PartKind
+from gym_capture.model.exchange import open_part, open_text, payloads_of
+from gym_capture.model.messages import PartsReply, ReadParts, StoredEntry
+from gym_capture.model.rows import Part, PartKind
 
 _FIRST_ENTRIES = 8
 _REPLY_BYTES = 8 << 20
@@ -44,12 +44,14 @@ class OwnerPayloadReader:
             OwnerUnavailable: the owner went away.
         """
         found: dict[int, dict[str, Any]] = {}
+        messages = KnownMessages()
         start, count = 0, _FIRST_ENTRIES
         while start < len(call_indexes):
             wanted = list(call_indexes[start : start + count])
-            value, body = await ask_owner(self._host, ReadParts(rollout_id, generation, wanted), self._timeout_s)
+            request = ReadParts(rollout_id, generation, wanted, messages.have)
+            value, body = await ask_owner(self._host, request, self._timeout_s)
             reply = msgspec.convert(value, PartsReply)
-            found.update(open_entries(reply, body))
+            found.update(open_entries(reply, body, messages))
             start += count
             if len(body) < _REPLY_BYTES // 2:
                 count *= 2
@@ -58,17 +60,63 @@ class OwnerPayloadReader:
         return found
 
 
-def open_entries(reply: PartsReply, body: bytes) -> dict[int, dict[str, Any]]:
-    """Payload values of the entries of a reply; entries with a damaged part are left out."""
+class KnownMessages:
+    """The messages of one rollout that replies brought.
+
+    Attributes:
+        have: of each history, below which number all that can be read are here.
+    """
+
+    def __init__(self) -> None:
+        self.have: dict[str, int] = {}
+        self._found: dict[tuple[str, int], bytes] = {}
+
+    def take(self, reply: PartsReply, body: bytes) -> None:
+        """Keep what a reply brings."""
+        for stored in reply.histories:
+            for number, part in stored.messages:
+                try:
+                    opened = open_part(part, _bytes_of(part, body))
+                except DamagedLog:
+                    continue
+                if not stored.ranges:
+                    self._found[stored.history, number] = opened
+                for index, (at, size) in enumerate(stored.ranges, number):
+                    self._found[stored.history, index] = opened[at : at + size]
+        for entry in reply.entries:
+            if entry.history:
+                self.have[entry.history] = max(entry.messages, self.have.get(entry.history, 0))
+
+    def of(self, entry: StoredEntry) -> Callable[[int], bytes]:
+        """The messages that an entry refers to, by number; DamagedLog for one that cannot be read."""
+
+        def message(number: int) -> bytes:
+            data = self._found.get((entry.history, number))
+            if data is None:
+                raise DamagedLog(f"message {number} of its history is damaged or missing")
+            return data
+
+        return message
+
+
+def open_entries(reply: PartsReply, body: bytes, messages: KnownMessages) -> dict[int, dict[str, Any]]:
+    """Payload values of the entries of a reply; entries with a damaged part or message are left out."""
+    messages.take(reply, body)
     found: dict[int, dict[str, Any]] = {}
-    for call_index, parts in reply.entries:
+    for entry in reply.entries:
+        if not entry.intact:
+            continue
         try:
             opened = [
-                (part, open_part(part, body[part.offset : part.offset + part.length]))
-                for part in parts
+                (part, open_text(part, _bytes_of(part, body), entry.messages, messages.of(entry)))
+                for part in entry.parts
                 if part.kind not in (PartKind.RECORD, PartKind.META)
             ]
         except DamagedLog:
             continue
-        found[call_index] = payloads_of(opened)
+        found[entry.call_index] = payloads_of(opened)
     return found
+
+
+def _bytes_of(part: Part, body: bytes) -> bytes:
+    return body[part.offset : part.offset + part.length]

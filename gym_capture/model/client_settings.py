@@ -19,4 +19,5 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_exchange_bytes: int = 64 << 20
     max_batch_bytes: int = 4 << 20
     client_buffer_bytes: int = 256 << 20
+    history: bool = True
     redact: RedactionRules = RedactionRules()

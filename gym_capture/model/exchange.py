@@ -23,6 +23,15 @@ import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
 from gym_capture.model.codec import checksum
+from gym_capture.model.history import (
+    NO_STRETCHES,
+    SKELETON_SLACK_BYTES,
+    Found,
+    Stretch,
+    find_messages,
+    resolve,
+    weave,
+)
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
 from gym_capture.model.record import derive_fields
 from gym_capture.model.redaction import REDACTED, Redaction
@@ -45,9 +54,10 @@ _PAYLOAD_KINDS = tuple(PAYLOADS.items())
 
 # Every commit comes through here, and an enum's members cost a look-up each.
 _RECORD, _META, _RESPONSE = PartKind.RECORD, PartKind.META, PartKind.RESPONSE
+_REQUEST, _MESSAGE = PartKind.REQUEST, PartKind.MESSAGE
 _RAW_KINDS = (PartKind.REQUEST_RAW, PartKind.RESPONSE_RAW)
-_ZSTD, _BYTES, _NONSTANDARD, _NOT_JSON = map(
-    int, (PartFlag.ZSTD, PartFlag.BYTES, PartFlag.NONSTANDARD, PartFlag.NOT_JSON)
+_ZSTD, _BYTES, _NONSTANDARD, _NOT_JSON, _HISTORY = map(
+    int, (PartFlag.ZSTD, PartFlag.BYTES, PartFlag.NONSTANDARD, PartFlag.NOT_JSON, PartFlag.HISTORY)
 )
 
 _COMPRESS_FROM_BYTES = 256
@@ -89,14 +99,32 @@ class Snapshot(NamedTuple):
         return size
 
 
+class SealedMessages(NamedTuple):
+    """Messages of a history ready to be sent: their digests, parts (offsets from the start of `body`) and bytes."""
+
+    digests: list[bytes]
+    parts: list[Part]
+    body: list[bytes]
+    body_bytes: int
+
+
 class SealedExchange(NamedTuple):
-    """An exchange ready to be sent: its identity, its parts (offsets from the start of `body`) and their bytes."""
+    """An exchange ready to be sent: its identity, its parts (offsets from the start of `body`) and their bytes.
+
+    Fields: with a history, how many of its messages the request `needs`, which of these are `found` in an earlier
+    request, and which are `new`, in the order of their numbers; the others are with the owner before. And its lists
+    as the next request may repeat them (`history.Stretch`).
+    """
 
     model_call_id: str
     digest: bytes
     parts: list[Part]
     body: list[bytes]
     body_bytes: int
+    needs: int = 0
+    found: Found | None = None
+    new: SealedMessages | None = None
+    stretches: Mapping[str, Stretch] = NO_STRETCHES
 
 
 def check_dialect(dialect: object) -> str:
@@ -208,8 +236,21 @@ def _storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def pack(frozen: Snapshot) -> SealedExchange:
-    """Digest, derive, compress and checksum a snapshot. Never raises for what an exchange may hold."""
+def pack(
+    frozen: Snapshot,
+    known: Mapping[bytes, int] | None = None,
+    first: int | None = None,
+    earlier: bytes = b"",
+    stretches: Mapping[str, Stretch] = NO_STRETCHES,
+) -> SealedExchange:
+    """Digest, derive, compress and checksum a snapshot. Never raises for what an exchange may hold.
+
+    Args:
+        known: messages that the owner has (`history.weave`): the request refers to them. None: it is stored whole.
+        first: the number of the first message that is new; None: none is added.
+        earlier: a request that was stored whole: its messages become the history's first ones.
+        stretches: lists of the request before.
+    """
     digest = hashlib.sha256(frozen.meta.data)
     texts = {kind: _judged(kind, text) for kind, text in frozen.texts.items()}
     for kind, text in texts.items():
@@ -222,16 +263,44 @@ def pack(frozen: Snapshot) -> SealedExchange:
         # A merge reads records only, and has to know the verifier's name.
         fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
     all_texts: dict[PartKind, Text] = {_RECORD: Text(encode_fields(fields), 0), _META: frozen.meta, **texts}
+    request = texts.get(_REQUEST)
+    found = None
+    woven = None
+    if known is not None and request is not None:
+        if earlier and first is not None and (found := find_messages(earlier, request.data, first)) is not None:
+            known = {digest: first + index for index, digest in enumerate(found.digests)}
+            first += len(found.digests)
+            stretches = found.stretches
+        woven = weave(request.data, known, first, stretches)
+    if woven is not None and request is not None:
+        all_texts[_REQUEST] = Text(woven.skeleton, request.flags | _HISTORY)
     parts: list[Part] = []
     body: list[bytes] = []
     offset = 0
     for kind, text in all_texts.items():
         short = _COMPRESS_FIELDS_FROM_BYTES if kind is _RECORD or kind is _META else _COMPRESS_FROM_BYTES
         stored, flags = _compressed(text) if len(text.data) >= short else text
-        parts.append(Part(kind, flags, offset, len(stored), len(text.data), _crc(stored)))
+        raw = len(request.data) if request is not None and flags & _HISTORY else len(text.data)
+        parts.append(Part(kind, flags, offset, len(stored), raw, _crc(stored)))
         body.append(stored)
         offset += len(stored)
-    return SealedExchange(frozen.model_call_id, digest.digest()[:16], parts, body, offset)
+    sealed = SealedExchange(frozen.model_call_id, digest.digest()[:16], parts, body, offset)
+    if woven is None:
+        return sealed
+    new = _sealed_messages(woven.messages, woven.digests) if woven.messages else None
+    return sealed._replace(needs=woven.needs, found=found, new=new, stretches=woven.stretches)
+
+
+def _sealed_messages(messages: Sequence[bytes], digests: list[bytes]) -> SealedMessages:
+    parts: list[Part] = []
+    body: list[bytes] = []
+    offset = 0
+    for message in messages:
+        stored, flags = _compressed(Text(message, 0)) if len(message) >= _COMPRESS_FROM_BYTES else (message, 0)
+        parts.append(Part(_MESSAGE, flags, offset, len(stored), len(message), _crc(stored)))
+        body.append(stored)
+        offset += len(stored)
+    return SealedMessages(digests, parts, body, offset)
 
 
 def _derived(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
@@ -269,28 +338,48 @@ def _compressed(text: Text) -> tuple[bytes, int]:
 
 
 def open_part(part: Part, stored: bytes) -> bytes:
-    """A part's bytes as they were before compression.
+    """A part's bytes as they were before compression. Those of a skeleton are not yet its text (`open_text`).
 
     Raises:
         DamagedLog: the stored bytes are short, do not match their checksum, or are not what the part says.
     """
     if len(stored) != part.length or checksum(stored) != part.crc:
         raise DamagedLog(f"a stored {_kind_name(part)} does not match its checksum; other parts can still be read.")
+    skeleton = part.flags & _HISTORY
     if not part.flags & _ZSTD:
-        if part.raw != part.length:
+        if part.raw != part.length and not skeleton:
             raise DamagedLog(f"a stored {_kind_name(part)} has {part.length} bytes instead of {part.raw}.")
         return stored
     try:
         # The decompressor takes the length that the stored frame itself names, so look at that before.
         length = zstandard.frame_content_size(stored)
-        if length != part.raw or length > MAX_RAW_BYTES:
+        if length > MAX_RAW_BYTES or not (
+            0 <= length <= part.raw + SKELETON_SLACK_BYTES if skeleton else length == part.raw
+        ):
             raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {length} bytes instead of {part.raw}.")
         raw: bytes = _decompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamagedLog(f"a stored {_kind_name(part)} cannot be decompressed: {error}") from error
-    if len(raw) != part.raw:
+    if len(raw) != length:
         raise DamagedLog(f"a stored {_kind_name(part)} unpacks to {len(raw)} bytes instead of {part.raw}.")
     return raw
+
+
+def open_text(part: Part, stored: bytes, needs: int, message: Callable[[int], bytes]) -> bytes:
+    """A part's bytes as they were handed in; of a skeleton, the text that it stands for.
+
+    Args:
+        needs, message: see `history.resolve`.
+
+    Raises:
+        DamagedLog: as `open_part`, or messages that it refers to are damaged. Also whatever `message` raises.
+    """
+    opened = open_part(part, stored)
+    if not part.flags & _HISTORY:
+        return opened
+    if part.raw > MAX_RAW_BYTES:
+        raise DamagedLog(f"a stored {_kind_name(part)} claims to stand for {part.raw} bytes.")
+    return resolve(opened, part.raw, needs, message)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -24,6 +24,7 @@ from gym_capture.model.rows import (
     ClearRow,
     ClientRow,
     CommitRow,
+    HistoryRow,
     LossRow,
     MarkRow,
     MergeRow,
@@ -47,6 +48,7 @@ _DUPLICATE = int(Outcome.DUPLICATE)
 _FENCED = int(Outcome.FENCED)
 _CONFLICT = int(Outcome.CONFLICT)
 _UNKNOWN_GENERATION = int(Outcome.UNKNOWN_GENERATION)
+_LACKING = int(Outcome.LACKING)
 _REFUSED_AT_THE_DOOR = (int(Outcome.TOO_LARGE), int(Outcome.INVALID))
 
 
@@ -247,10 +249,14 @@ class Ledger(LedgerFold):
             row.call_index = PENDING_INDEX
             if row.outcome != _APPLIED:
                 row.parts = []
-            elif rollout is None:
-                row.call_index = 0
+            elif rollout is not None:
+                self._decide_commit(client, rollout, row)
+            elif row.messages:
+                row.outcome, row.parts = _LACKING, []
             else:
-                self._decide_commit(rollout, row)
+                row.call_index = 0
+        elif type(row) is HistoryRow:
+            self._decide_history(client, rollout, row)
         elif type(row) is ClaimRow and row.outcome == _APPLIED and client is not None and row.claim in client.claims:
             row.outcome = _DUPLICATE
 
@@ -280,10 +286,26 @@ class Ledger(LedgerFold):
         known = key in rollout.open or key in rollout.lost or row.model_call_id in rollout.calls
         return current if known else current - 1
 
-    def _decide_commit(self, rollout: RolloutState, row: CommitRow) -> None:
+    def _decide_history(self, client: ClientState | None, rollout: RolloutState | None, row: HistoryRow) -> None:
+        if row.outcome == _APPLIED:
+            history = rollout.histories.get((client.id, row.history)) if rollout is not None and client else None
+            if history is not None and history.has(row.first, row.count):
+                row.outcome = _DUPLICATE
+            elif row.first != (history.reach if history is not None else 0):
+                # Messages before it are missing; or it would say something else of a number that is taken.
+                row.outcome = _LACKING
+            elif row.source and (rollout is None or self._source(rollout, row) is None):
+                row.outcome = _LACKING
+        if row.outcome != _APPLIED:
+            row.parts = []
+
+    def _decide_commit(self, client: ClientState | None, rollout: RolloutState, row: CommitRow) -> None:
         known = rollout.calls.get(row.model_call_id)
         if known is None:
-            row.call_index = rollout.next_index
+            if row.messages and not _has_messages(client, rollout, row):
+                row.outcome, row.parts = _LACKING, []
+            else:
+                row.call_index = rollout.next_index
         elif known.digest == row.digest:
             row.outcome = _DUPLICATE
             row.call_index = known.call_index
@@ -298,6 +320,11 @@ class Ledger(LedgerFold):
             client.confirmed = sender.confirmed
             for batch in [number for number in client.answers if number <= sender.confirmed]:
                 del client.answers[batch]
+
+
+def _has_messages(client: ClientState | None, rollout: RolloutState, row: CommitRow) -> bool:
+    history = None if client is None else rollout.histories.get((client.id, row.history))
+    return history is not None and history.reach >= row.messages
 
 
 __all__ = ["ANSWERS_KEPT_S", "NOTHING_SETTLED", "Applied", "ClientState", "Ledger", "Repeated", "Settled"]

@@ -19,10 +19,12 @@ from gym_capture.model.rows import (
     ClearRow,
     ClientRow,
     CommitRow,
+    HistoryRow,
     LossRow,
     MarkRow,
     MergeRow,
     Outcome,
+    Part,
     ReleaseRow,
     Result,
     Row,
@@ -32,6 +34,7 @@ _APPLIED = int(Outcome.APPLIED)
 _DUPLICATE = int(Outcome.DUPLICATE)
 _FENCED = int(Outcome.FENCED)
 _UNKNOWN_GENERATION = int(Outcome.UNKNOWN_GENERATION)
+_LACKING = int(Outcome.LACKING)
 _NOT_CURRENT = (_FENCED, _UNKNOWN_GENERATION)
 
 
@@ -151,6 +154,8 @@ class LedgerFold:
             self._apply_commit(client, row, ref)
         elif type(row) is ClaimRow:
             self._apply_claim(client, row, ref)
+        elif type(row) is HistoryRow:
+            self._apply_history(client, row, ref)
         elif type(row) is ReleaseRow:
             self._apply_release(client, row, ref)
         elif type(row) is LossRow:
@@ -207,7 +212,37 @@ class LedgerFold:
         self.begun += 1
         self.counts["claims"] += 1
 
+    def _apply_history(self, client: ClientState | None, row: HistoryRow, ref: FrameRef) -> None:
+        if row.outcome != _APPLIED or client is None:
+            return
+        rollout = self._current(row)
+        if rollout is None:
+            return
+        if row.source:
+            found = self._source(rollout, row)
+            if found is None:
+                return  # damage swallowed it
+            rollout.history(client.id, row.history).add(row.first, found[0].ref, [found[1]], row.ranges)
+        else:
+            rollout.history(client.id, row.history).add(row.first, ref, row.parts, [])
+        self.counts["messages"] += row.count
+
+    @staticmethod
+    def _source(rollout: RolloutState, row: HistoryRow) -> tuple[Entry, Part] | None:
+        """The exchange in whose request the messages of a row lie, and the request's part."""
+        entry = rollout.calls.get(row.source)
+        if entry is None or entry.digest != row.source_digest:
+            return None
+        part = entry.request_in_full()
+        if part is None or any(at + size > part.raw for at, size in row.ranges):
+            return None
+        return entry, part
+
     def _apply_commit(self, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
+        if row.outcome == _LACKING:
+            # Not kept, and not over: the exchange comes again, whole.
+            self.counts["lacking"] += 1
+            return
         if row.outcome in _NOT_CURRENT:
             self._count_refusal(row)
             self._close_mistaken(client, row, ref)
@@ -226,7 +261,7 @@ class LedgerFold:
         if not closed:
             self._hold(rollout, ref)
         if row.outcome == _APPLIED and row.model_call_id not in rollout.calls:
-            self._append(rollout, row, ref)
+            self._append(rollout, client, row, ref)
         elif row.outcome == _APPLIED and rollout.calls[row.model_call_id].digest == row.digest:
             # It was committed again because the first one was unreadable then and is not now.
             self.counts["duplicates"] += 1
@@ -242,8 +277,9 @@ class LedgerFold:
             rollout.add_reason(REFUSED)
             rollout.absent.add(call)
 
-    def _append(self, rollout: RolloutState, row: CommitRow, ref: FrameRef) -> None:
-        entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref)
+    def _append(self, rollout: RolloutState, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
+        history = rollout.history(client.id, row.history) if row.messages and client is not None else None
+        entry = Entry(row.call_index, row.model_call_id, row.digest, row.parts, ref, history, row.messages)
         rollout.entries.append(entry)
         rollout.calls[row.model_call_id] = entry
         self._extend(rollout, row.call_index + 1)

@@ -16,7 +16,7 @@ import msgspec
 from gym_capture.errors import ProtocolError
 from gym_capture.model.rows import ClientRow, Part, Result
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _PREFIX = struct.Struct("<II")
 PREFIX_BYTES = _PREFIX.size
@@ -89,11 +89,15 @@ class Stop(msgspec.Struct, array_like=True, tag=4):
 
 
 class ReadParts(msgspec.Struct, array_like=True, tag=5):
-    """All stored parts of a rollout's entries. Answered by a `PartsReply`, the stored bytes in the body."""
+    """All stored parts of a rollout's entries. Answered by a `PartsReply`, the stored bytes in the body.
+
+    `have`: messages that the caller has from replies before: of each history, those below this number.
+    """
 
     rollout: str
     generation: int
     call_indexes: list[int]
+    have: dict[str, int] = {}
 
 
 Request = Quiesce | Merge | Stats | Stop | ReadParts
@@ -202,10 +206,38 @@ class MergeReply(msgspec.Struct):
     outstanding: int
 
 
-class PartsReply(msgspec.Struct):
-    """Parts of the entries asked for: (call index, parts with offsets into the body). Damaged ones left out."""
+class StoredEntry(msgspec.Struct):
+    """Parts of one entry, and which history its skeleton refers to ("": none), with the messages that it needs.
 
-    entries: list[tuple[int, list[Part]]]
+    Not `intact`: parts of it are damaged, and missing here.
+    """
+
+    call_index: int
+    parts: list[Part]
+    intact: bool = True
+    history: str = ""
+    messages: int = 0
+
+
+class StoredMessages(msgspec.Struct):
+    """Messages of a history, as one row brought them (`rollout_state.HistoryPiece`): numbers and parts.
+
+    With `ranges`, they lie in the text of the one part, whose number is that of the first.
+    """
+
+    history: str
+    messages: list[tuple[int, Part]]
+    ranges: list[tuple[int, int]] = []
+
+
+class PartsReply(msgspec.Struct):
+    """The entries asked for, and the messages that they need, except those that the caller said it has.
+
+    Parts have offsets into the body; damaged ones are left out.
+    """
+
+    entries: list[StoredEntry]
+    histories: list[StoredMessages] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from gym_capture.model.codec import FrameRef
-from gym_capture.model.rows import Part
+from gym_capture.model.rows import Part, PartFlag, PartKind
 
 LOST = "lost"
 RELEASED = "released"
@@ -22,8 +22,63 @@ PLAIN = ""
 MAX_CLEARS_KEPT = 64
 """How many clears of one rollout are remembered by their request."""
 
-_encode_parts = msgspec.msgpack.Encoder().encode
+_encode_parts = _encode_piece = msgspec.msgpack.Encoder().encode
+_decode_piece = msgspec.msgpack.Decoder(tuple[list[Part], list[tuple[int, int]]]).decode
 _decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
+
+
+class History:
+    """The messages that one client stored for a generation: where they lie, by number.
+
+    Attributes:
+        name: what tells it from others of the rollout.
+        reach: messages below this number are all there; later ones may be, where damage swallowed some before.
+    """
+
+    __slots__ = ("_pieces", "name", "reach")
+
+    def __init__(self, client: bytes, number: int) -> None:
+        self.name = f"{client.hex()}:{number}"
+        self.reach = 0
+        self._pieces: dict[int, tuple[FrameRef, int, bytes]] = {}
+
+    def has(self, first: int, count: int) -> bool:
+        """Whether exactly these messages came in one row before."""
+        piece = self._pieces.get(first)
+        return piece is not None and piece[1] == count
+
+    def add(self, first: int, ref: FrameRef, parts: list[Part], ranges: list[tuple[int, int]]) -> None:
+        """Messages from the number `first` on lie in that frame (`HistoryPiece`). What is there already stays."""
+        if first in self._pieces:
+            return
+        self._pieces[first] = (ref, len(ranges) or len(parts), _encode_piece((parts, ranges)))
+        while (piece := self._pieces.get(self.reach)) is not None:
+            self.reach += piece[1]
+
+    def pieces(self, below: int, start: int = 0) -> list[HistoryPiece]:
+        """What came in each row, as far as it has messages from `start` to `below`, in order of their numbers."""
+        return [
+            HistoryPiece(first, ref, *_decode_piece(packed))
+            for first, (ref, count, packed) in sorted(self._pieces.items())
+            if first < below and first + count > start
+        ]
+
+
+class HistoryPiece(NamedTuple):
+    """Messages that came in one row.
+
+    Fields: the number of the `first`, the frame in whose body they lie, a part for each; or the one part in whose text
+    they all lie, with their `ranges` (offset, length).
+    """
+
+    first: int
+    ref: FrameRef
+    parts: list[Part]
+    ranges: list[tuple[int, int]]
+
+    def within(self, text: bytes) -> list[tuple[int, bytes]]:
+        """The numbered messages, given the text that they lie in."""
+        return [(number, text[at : at + size]) for number, (at, size) in enumerate(self.ranges, self.first)]
 
 
 class Entry:
@@ -34,21 +89,40 @@ class Entry:
         model_call_id, digest: its identity.
         parts: offsets are relative to the body of the frame that `ref` names. Kept packed: an owner holds an entry for
             every call of the run, and five parts as objects take 1 KB.
+        history, messages: what its skeleton refers to, and how many messages of that it needs; None and 0: nothing.
     """
 
-    __slots__ = ("_parts", "call_index", "digest", "model_call_id", "ref")
+    __slots__ = ("_parts", "call_index", "digest", "history", "messages", "model_call_id", "ref")
 
-    def __init__(self, call_index: int, model_call_id: str, digest: bytes, parts: list[Part], ref: FrameRef) -> None:
+    def __init__(
+        self,
+        call_index: int,
+        model_call_id: str,
+        digest: bytes,
+        parts: list[Part],
+        ref: FrameRef,
+        history: History | None = None,
+        messages: int = 0,
+    ) -> None:
         self.call_index = call_index
         self.model_call_id = model_call_id
         self.digest = digest
         self._parts = _encode_parts(parts)
         self.ref = ref
+        self.history = history
+        self.messages = messages
 
     @property
     def parts(self) -> list[Part]:
         """Where its bytes lie."""
         return _decode_parts(self._parts)
+
+    def request_in_full(self) -> Part | None:
+        """Its request's part, if that holds the text itself."""
+        for part in self.parts:
+            if part.kind == PartKind.REQUEST and not part.flags & PartFlag.HISTORY:
+                return part
+        return None
 
 
 class Claim:
@@ -102,6 +176,7 @@ class RolloutState:
         refused: (model_call_id, digest) of the exchanges refused as conflicts; the same again is no further loss.
         absent: model_call_ids that are known to have been issued and have no exchange (released, lost, refused).
         marked: missing exchanges that are known by their number only (dropped by a client).
+        histories: messages stored once, by client and the client's number for the history.
     """
 
     __slots__ = (
@@ -111,6 +186,7 @@ class RolloutState:
         "closing",
         "entries",
         "generation",
+        "histories",
         "id",
         "issued",
         "lost",
@@ -140,6 +216,7 @@ class RolloutState:
                 del self.clears[next(iter(self.clears))]
         self.entries: list[Entry] = []
         self.calls: dict[str, Entry] = {}
+        self.histories: dict[tuple[bytes, int], History] = {}
         self.lost: dict[tuple[bytes, int], str] = {}
         self.refused: set[tuple[str, bytes]] = set()
         self.absent: set[str] = set()
@@ -149,6 +226,13 @@ class RolloutState:
         self.merged = False
         self.returned = 0
         self.issued = 0
+
+    def history(self, client: bytes, number: int) -> History:
+        """A client's history, made when it is new."""
+        history = self.histories.get((client, number))
+        if history is None:
+            history = self.histories[client, number] = History(client, number)
+        return history
 
     @property
     def outstanding(self) -> int:

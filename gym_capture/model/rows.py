@@ -5,7 +5,7 @@ the owner's ledger completes them and the completed rows are what the log keeps.
 be told again from the log, and a restart replays exactly what was decided.
 
 On disk and on the wire a row is a msgpack array: its tag, then its fields in the order below (`docs/format.md`).
-Tags 20 to 29 are reserved for message blobs by digest.
+Tags 20 to 29 are reserved for what is stored once and referred to.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Outcome(IntEnum):
     TOO_LARGE = 4
     UNKNOWN_GENERATION = 5
     INVALID = 6
+    LACKING = 7
 
 
 class PartKind(IntEnum):
@@ -46,6 +47,8 @@ class PartKind(IntEnum):
     RESPONSE = 3
     REQUEST_RAW = 4
     RESPONSE_RAW = 5
+    MESSAGE = 6
+    """One message of a history (`HistoryRow`)."""
 
 
 class PartFlag(IntEnum):
@@ -59,6 +62,8 @@ class PartFlag(IntEnum):
     """JSON text that the standard refuses (NaN, infinities, integers over 64 bits, lone surrogates)."""
     NOT_JSON = 8
     """The bytes are not JSON text at all."""
+    HISTORY = 16
+    """A skeleton that refers to messages of the commit's history (`history.resolve`); `raw` is the text's length."""
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -113,6 +118,8 @@ class CommitRow(msgspec.Struct, array_like=True, tag=3):
         digest: the exchange's identity (see `exchange.SealedExchange`).
         parts: where its bytes lie in the frame's body; empty when the owner did not keep it.
         call_index: its place in the rollout's generation, set by the owner.
+        history: the sender's history that its skeleton refers to; 0: none.
+        messages: how many messages of that history it needs, counted from the first.
     """
 
     rollout: str
@@ -123,6 +130,8 @@ class CommitRow(msgspec.Struct, array_like=True, tag=3):
     generation: int = CURRENT
     call_index: int = PENDING_INDEX
     outcome: int = 0
+    history: int = 0
+    messages: int = 0
 
 
 class ReleaseRow(msgspec.Struct, array_like=True, tag=4, gc=False):
@@ -208,6 +217,36 @@ class MembersRow(msgspec.Struct, array_like=True, tag=12, gc=False):
     rollouts: list[str]
 
 
+class HistoryRow(msgspec.Struct, array_like=True, tag=20):
+    """The next messages of a history, for commits in this batch or later ones to refer to.
+
+    Args:
+        history: the sender's number for the history, from 1; it belongs to one rollout and one generation.
+        first: the number of the first of these messages; a history's messages are numbered from 0.
+        digests: the first 16 bytes of each message's SHA-256, joined.
+        parts: where the messages lie in the frame's body; empty when the owner did not keep them.
+        source, source_digest: the messages lie in the request of that exchange of the rollout, which was stored whole
+            before: its model_call_id and digest. Empty: they are in `parts`.
+        ranges: where in that request's text, (offset, length) each.
+    """
+
+    rollout: str
+    history: int
+    first: int
+    digests: bytes
+    parts: list[Part]
+    generation: int = CURRENT
+    outcome: int = 0
+    source: str = ""
+    source_digest: bytes = b""
+    ranges: list[tuple[int, int]] = []
+
+    @property
+    def count(self) -> int:
+        """How many messages it brings."""
+        return len(self.ranges) if self.source else len(self.parts)
+
+
 Row = (
     SenderRow
     | ClaimRow
@@ -221,10 +260,11 @@ Row = (
     | CutRow
     | SealRow
     | MembersRow
+    | HistoryRow
 )
 """Any row of the log."""
 
-ClientRow = ClaimRow | CommitRow | ReleaseRow | MarkRow | ClearRow
+ClientRow = ClaimRow | CommitRow | ReleaseRow | MarkRow | ClearRow | HistoryRow
 """The rows that a client may send."""
 
 

@@ -54,5 +54,6 @@ def client_options(run: str, settings: ClientSettings) -> ClientOptions:
         max_exchange_bytes=settings.max_exchange_bytes,
         max_batch_bytes=settings.max_batch_bytes,
         client_buffer_bytes=settings.client_buffer_bytes,
+        history=settings.history,
         redact=redact if redact.paths or redact.patterns else None,
     )

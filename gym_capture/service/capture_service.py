@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from gym_capture.errors import GymCaptureError, OwnerUnavailable, ProtocolError
@@ -26,7 +26,7 @@ from gym_capture.service.connections import Connections
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit
 from gym_capture.service.owned_log import Taking
-from gym_capture.service.rollout_requests import RolloutRequests
+from gym_capture.service.rollout_requests import NOTHING, RolloutRequests
 from gym_capture.service.serving_clock import ServingClock
 from gym_capture.service.session import Send, Session
 from gym_capture.service.settings import OwnerSettings
@@ -390,7 +390,7 @@ class CaptureService:
         return await self._requests.clear(rollout_ids, request)
 
     async def read_parts(
-        self, rollout_id: str, generation: int, call_indexes: Sequence[int]
+        self, rollout_id: str, generation: int, call_indexes: Sequence[int], have: Mapping[str, int] = NOTHING
     ) -> tuple[PartsReply, list[bytes]]:
         """See `RolloutRequests.read_parts`."""
-        return await self._requests.read_parts(rollout_id, generation, call_indexes)
+        return await self._requests.read_parts(rollout_id, generation, call_indexes, have)

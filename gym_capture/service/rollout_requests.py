@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from gym_capture.errors import Fenced, GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
@@ -12,11 +13,14 @@ from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.messages import MergeReply, PartsReply
 from gym_capture.model.rows import CURRENT, ClearRow
 from gym_capture.service.executor import Executor
-from gym_capture.service.part_reader import read_parts, read_records
+from gym_capture.service.part_reader import needed_pieces, read_parts, read_records
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.tenure import Tenure
 from gym_capture.storage.files import Files
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+"""No messages at hand."""
 
 
 class RolloutRequests:
@@ -99,9 +103,12 @@ class RolloutRequests:
                 return [row.generation for row in rows]
 
     async def read_parts(
-        self, rollout_id: str, generation: int, call_indexes: Sequence[int]
+        self, rollout_id: str, generation: int, call_indexes: Sequence[int], have: Mapping[str, int] = NOTHING
     ) -> tuple[PartsReply, list[bytes]]:
         """All stored parts of these calls, and the bytes that the parts' offsets refer to. Damaged ones are left out.
+
+        Args:
+            have: see `messages.ReadParts`.
 
         Raises:
             Fenced: the generation is not the current one.
@@ -112,7 +119,9 @@ class RolloutRequests:
         self._fence(rollout_id, generation)
         wanted = set(call_indexes)
         entries = [entry for entry in self._tenure.ledger.view(rollout_id).entries if entry.call_index in wanted]
+        pieces = needed_pieces(entries, have)
         size = sum(part.length for entry in entries for part in entry.parts)
+        size += sum(part.length for _, piece in pieces for part in piece.parts)
         if size > self._settings.read_bytes:
             raise GymCaptureError(
                 f"{len(entries)} calls hold {size} bytes, one answer at most {self._settings.read_bytes}. Nothing was "
@@ -125,8 +134,7 @@ class RolloutRequests:
             raise self._tenure.unavailable or OwnerUnavailable(
                 "the log was taken anew meanwhile; nothing was read, ask again."
             )
-        listed, body = await self._readers.run(partial(read_parts, self._files, entries))
-        return PartsReply(listed), body
+        return await self._readers.run(partial(read_parts, self._files, entries, pieces))
 
     def _fence(self, rollout_id: str, generation: int) -> None:
         rollout = self._tenure.ledger.rollouts.get(rollout_id)

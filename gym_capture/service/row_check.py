@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 import google_crc32c
 
 from gym_capture.errors import InvalidRolloutId, ProtocolError
+from gym_capture.model.history import DIGEST_BYTES
 from gym_capture.model.ids import MAX_GENERATION, validate_rollout_id
 from gym_capture.model.rows import (
     CURRENT,
@@ -20,8 +21,10 @@ from gym_capture.model.rows import (
     ClearRow,
     ClientRow,
     CommitRow,
+    HistoryRow,
     MarkRow,
     Outcome,
+    Part,
     PartKind,
     ReleaseRow,
 )
@@ -32,7 +35,8 @@ MAX_COUNT = 2**31
 MAX_NUMBER = 2**63 - 1
 _DIGEST_BYTES = 16
 _RECORD = int(PartKind.RECORD)
-_LAST_KIND = int(max(PartKind))
+_LAST_KIND = int(PartKind.RESPONSE_RAW)
+_MESSAGE = int(PartKind.MESSAGE)
 _crc = google_crc32c.value  # `codec.checksum` without its conversions: this is the owner's hottest line
 
 
@@ -64,6 +68,9 @@ def check_rows(
         row.outcome = Outcome.APPLIED
         if kind is CommitRow:
             row.outcome = _commit_outcome(row, body, max_exchange_bytes, last_try)  # type: ignore[arg-type]
+        elif kind is HistoryRow:
+            if not _history_is_kept(row, body, max_exchange_bytes, last_try):  # type: ignore[arg-type]
+                stand_ins.append(index)
         elif not CURRENT <= row.generation <= MAX_GENERATION or not _is_sane(row):
             stand_ins.append(index)
     if not stand_ins:
@@ -104,6 +111,8 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_t
         or not 0 <= row.claim <= MAX_NUMBER
         or len(row.digest) != _DIGEST_BYTES
         or not 0 < len(row.model_call_id) <= MAX_CALL_ID_CHARACTERS
+        or not 0 <= row.history <= MAX_NUMBER
+        or not 0 <= row.messages <= MAX_COUNT
     ):
         row.generation = max(CURRENT, min(row.generation, MAX_GENERATION))
         outcome = Outcome.INVALID
@@ -116,6 +125,7 @@ def _commit_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_t
         # Nothing is kept of it, so its name only has to fit.
         row.model_call_id = row.model_call_id[:MAX_CALL_ID_CHARACTERS]
         row.claim = max(0, min(row.claim, MAX_NUMBER))
+        row.history = row.messages = 0
     return outcome
 
 
@@ -130,10 +140,7 @@ def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_tr
         if _crc(body[offset:end]) != part.crc:
             if last_try:
                 return Outcome.INVALID
-            raise DamagedOnTheWay(
-                "an exchange arrived damaged: its bytes do not match their checksum. Nothing of the batch was kept; "
-                "the connection is closed and the client sends it again."
-            )
+            raise _damaged_on_the_way()
         # The record is derived by the client, so it is no part of what the caller handed in.
         if part.kind == _RECORD:
             if part.raw > max_exchange_bytes:
@@ -141,3 +148,37 @@ def _parts_outcome(row: CommitRow, body: bytes, max_exchange_bytes: int, last_tr
         else:
             given += part.raw
     return Outcome.TOO_LARGE if given > max_exchange_bytes else Outcome.APPLIED
+
+
+def _history_is_kept(row: HistoryRow, body: bytes, max_exchange_bytes: int, last_try: bool) -> bool:
+    if (
+        not CURRENT <= row.generation <= MAX_GENERATION
+        or not 0 < row.history <= MAX_NUMBER
+        or not 0 <= row.first <= MAX_COUNT
+        or not row.count
+        or len(row.digests) != DIGEST_BYTES * row.count
+    ):
+        return False
+    if row.source:
+        named = len(row.source) <= MAX_CALL_ID_CHARACTERS and len(row.source_digest) == _DIGEST_BYTES
+        return named and not row.parts and all(at >= 0 and size > 0 for at, size in row.ranges)
+    if row.ranges or row.source_digest or sum(part.raw for part in row.parts) > max_exchange_bytes:
+        return False
+    if not all(_is_message(part, len(body)) for part in row.parts):
+        return False
+    if all(_crc(body[part.offset : part.offset + part.length]) == part.crc for part in row.parts):
+        return True
+    if last_try:
+        return False
+    raise _damaged_on_the_way()
+
+
+def _is_message(part: Part, size: int) -> bool:
+    return part.kind == _MESSAGE and 0 <= part.offset <= part.offset + part.length <= size and part.raw > 0
+
+
+def _damaged_on_the_way() -> DamagedOnTheWay:
+    return DamagedOnTheWay(
+        "an exchange arrived damaged: its bytes do not match their checksum. Nothing of the batch was kept; "
+        "the connection is closed and the client sends it again."
+    )

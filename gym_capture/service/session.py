@@ -37,7 +37,7 @@ from gym_capture.model.messages import (
     decode_from_client,
     encode_message,
 )
-from gym_capture.model.rows import ClientRow, CommitRow, Outcome, Result
+from gym_capture.model.rows import ClientRow, CommitRow, HistoryRow, Outcome, Result
 from gym_capture.model.run_quiescence import Standing
 from gym_capture.service.row_check import DamagedOnTheWay, check_rows
 from gym_capture.service.settings import PACKAGE_VERSION
@@ -51,6 +51,7 @@ Send = Callable[[Sequence[bytes | memoryview]], None]
 """Queue one encoded message; never blocks, and a broken connection swallows it."""
 
 _CLIENT_ID_BYTES = 16
+_WITH_PARTS = (CommitRow, HistoryRow)
 _MAX_CALLS = 200_000
 _DAMAGED_TRIES = 3
 """A batch that arrived damaged so often was so when it was sent; its damaged exchanges are refused."""
@@ -235,7 +236,7 @@ class Session:
         if isinstance(applied, Repeated):
             self._repeat(batch.batch, applied)
             return
-        kept = body and any(type(row) is CommitRow and row.outcome == Outcome.APPLIED for row in rows)
+        kept = body and any(type(row) in _WITH_PARTS and row.outcome == Outcome.APPLIED for row in rows)
         frame = PendingFrame(
             FrameKind.BATCH,
             encode_rows(applied.rows),
@@ -344,7 +345,9 @@ class Session:
             elif isinstance(request, Stats):
                 value = service.stats(request.rollout)
             elif isinstance(request, ReadParts):
-                value, body = await service.read_parts(request.rollout, request.generation, request.call_indexes)
+                value, body = await service.read_parts(
+                    request.rollout, request.generation, request.call_indexes, request.have
+                )
             else:
                 await service.stop()
                 value = True

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import FrameRef, checksum
-from gym_capture.model.exchange import open_part
-from gym_capture.model.rollout_state import Entry
-from gym_capture.model.rows import Part, Row
+from gym_capture.model.exchange import open_part, open_text
+from gym_capture.model.rollout_state import Entry, History, HistoryPiece
+from gym_capture.model.rows import Part, PartFlag, Row
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
 
@@ -30,13 +30,80 @@ def part_intact(body: memoryview, part: Part) -> bool:
     return len(stored) == part.length and checksum(stored) == part.crc
 
 
-def open_parts(
-    files: Files, entry: Entry, wanted: Callable[[Part], bool] = lambda part: True
-) -> list[tuple[Part, bytes]]:
-    """Parts of one exchange with their bytes as they were before compression, read with one call.
+class Messages:
+    """Messages of one rollout's histories, read once and kept as long as this is.
+
+    Args:
+        files: the capture directory.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._found: dict[History, dict[int, bytes]] = {}
+        self._read_to: dict[History, int] = {}
+
+    def of(self, entry: Entry) -> Callable[[int], bytes]:
+        """The messages that an entry refers to, by number. What it returns raises DamagedLog where one is damaged."""
+        history = entry.history
+        if history is None:
+            return _no_message
+        found = self._found.setdefault(history, {})
+        read_to = self._read_to.get(history, 0)
+        if read_to < entry.messages:
+            for piece in history.pieces(entry.messages, read_to):
+                self._read(piece, found)
+            self._read_to[history] = entry.messages
+
+        def message(number: int) -> bytes:
+            data = found.get(number)
+            return _no_message(number) if data is None else data
+
+        return message
+
+    def _read(self, piece: HistoryPiece, found: dict[int, bytes]) -> None:
+        start = min(part.offset for part in piece.parts)
+        length = max(part.offset + part.length for part in piece.parts) - start
+        try:
+            data = read_body(self._files, piece.ref, length, start)
+        except FileNotFoundError:
+            return
+        for number, part in enumerate(piece.parts, piece.first):
+            try:
+                opened = open_part(part, data[part.offset - start : part.offset - start + part.length])
+            except DamagedLog:
+                continue
+            if piece.ranges:
+                found.update(piece.within(opened))
+            else:
+                found[number] = opened
+
+
+def _no_message(number: int) -> bytes:
+    raise DamagedLog(f"message {number} of its history is damaged or missing")
+
+
+def open_skeleton(files: Files, entry: Entry, part: Part) -> bytes:
+    """A part's own bytes, without what it refers to.
 
     Raises:
-        DamagedLog: one of them does not match its checksum, or is missing with its file.
+        DamagedLog: it is damaged, or gone with its file.
+    """
+    try:
+        return open_part(part, read_body(files, entry.ref, part.length, part.offset))
+    except FileNotFoundError as error:
+        raise DamagedLog("its segment is gone") from error
+
+
+def open_parts(
+    files: Files, entry: Entry, messages: Messages, wanted: Callable[[Part], bool] = lambda part: True
+) -> list[tuple[Part, bytes]]:
+    """Parts of one exchange with their bytes as they were handed in, read with one call.
+
+    Args:
+        messages: what skeletons refer to; the same for all entries of a rollout that are read together.
+
+    Raises:
+        DamagedLog: one of them does not match its checksum, is missing with its file, or refers to a damaged message.
     """
     parts = [part for part in entry.parts if wanted(part)]
     if not parts:
@@ -44,7 +111,14 @@ def open_parts(
     start = min(part.offset for part in parts)
     length = max(part.offset + part.length for part in parts) - start
     data = _read(files, entry.ref, length, start)
-    return [(part, open_part(part, data[part.offset - start : part.offset - start + part.length])) for part in parts]
+    opened: list[tuple[Part, bytes]] = []
+    for part in parts:
+        stored = data[part.offset - start : part.offset - start + part.length]
+        if part.flags & PartFlag.HISTORY:
+            opened.append((part, open_text(part, stored, entry.messages, messages.of(entry))))
+        else:
+            opened.append((part, open_part(part, stored)))
+    return opened
 
 
 def open_one_part(files: Files, ref: FrameRef, part: Part) -> bytes:

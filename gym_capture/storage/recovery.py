@@ -15,12 +15,24 @@ cut stands at that very end: what is missing before it was lost since, and is da
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gym_capture.errors import FormatError, Superseded
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, PendingFrame, encode_rows
 from gym_capture.model.rollout_state import DAMAGED
-from gym_capture.model.rows import CutRow, MarkRow, MembersRow, OpenRow, Row, SealRow, rollouts_of
+from gym_capture.model.rows import (
+    CommitRow,
+    CutRow,
+    HistoryRow,
+    MarkRow,
+    MembersRow,
+    OpenRow,
+    Row,
+    SealRow,
+    SenderRow,
+    rollouts_of,
+)
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
@@ -173,6 +185,7 @@ def _copy_tails(
     """Copy the last groups, sync, replay. Returns the rollouts that may have lost something in them."""
     report = scan.report
     marks: dict[str, int] = {}
+    broken = _BrokenHistories()
     written: list[Frame] = []
     waiting: list[tuple[int, PendingFrame]] = []
     waiting_bytes = 0
@@ -186,7 +199,7 @@ def _copy_tails(
             report.copies += 1
             continue
         scan.seen.add(frame.head.epoch, frame.head.sequence)
-        pending, rows = _intact_copy(files, frame, report, marks)
+        pending, rows = _intact_copy(files, frame, report, marks, broken)
         waiting.append((frame.head.epoch, pending))
         written.append(Frame(_copied_head(frame.head, pending), rows, pending.ref))
         waiting_bytes += frame.head.total_bytes
@@ -221,17 +234,47 @@ def _judge_damages(files: Files, tail: _Tail, report: RecoveryReport, marks: dic
             marks.update(tail.rollouts)
 
 
+class _BrokenHistories:
+    """Which messages of a last group are not copied, so that what rests on them is not copied either."""
+
+    def __init__(self) -> None:
+        self._sender = b""
+        self._first: dict[tuple[bytes, int], int] = {}
+        self._calls: set[tuple[str, str]] = set()
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """A frame's rows come now."""
+        self._sender = rows[0].client if rows and isinstance(rows[0], SenderRow) else b""
+
+    def note(self, row: Row) -> None:
+        """A row is left out."""
+        if isinstance(row, HistoryRow):
+            key = (self._sender, row.history)
+            self._first[key] = min(row.first, self._first.get(key, row.first))
+        elif isinstance(row, CommitRow):
+            self._calls.add((row.rollout, row.model_call_id))
+
+    def concern(self, row: Row) -> bool:
+        """Whether a row rests on what is left out: messages of its history, or the request that they lie in."""
+        if isinstance(row, CommitRow) and row.messages:
+            first = self._first.get((self._sender, row.history))
+            return first is not None and first < row.messages
+        return isinstance(row, HistoryRow) and (row.rollout, row.source) in self._calls
+
+
 def _intact_copy(
-    files: Files, frame: Frame, report: RecoveryReport, marks: dict[str, int]
+    files: Files, frame: Frame, report: RecoveryReport, marks: dict[str, int], histories: _BrokenHistories
 ) -> tuple[PendingFrame, list[Row]]:
-    """A frame as it will be copied: without the rows whose parts are broken."""
+    """A frame as it will be copied: without the rows whose parts, or whose messages, are broken."""
     body = memoryview(read_body(files, frame.ref, frame.head.body_bytes))
     kept: list[Row] = []
+    histories.begin(frame.rows)
     for row in frame.rows:
         broken = [part for part in parts_of(row) if not part_intact(body, part)]
-        if not broken:
+        if not broken and not histories.concern(row):
             kept.append(row)
             continue
+        histories.note(row)
         report.broken_parts += len(broken)
         for part in broken:
             where = Damage(frame.ref.body_offset + part.offset, part.length, "damage")

@@ -21,7 +21,7 @@ from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import LogScan, replay_log
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
-from gym_capture.storage.parts import open_one_part, open_parts
+from gym_capture.storage.parts import Messages, open_one_part, open_parts
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord, claim_of, standing_of
 from gym_capture.storage.verify import VerifyReport, verify_log
@@ -190,10 +190,11 @@ class ShardStore:
             exchanges, _ = self._nemo_gym.exchanges(rollout_id)
             return {index: {key: each.get(key) for key in PAYLOADS} for index, each in exchanges if index in wanted}
         payloads: dict[int, dict[str, Any]] = {}
+        messages = Messages(self._files)
         for entry in state.entries:
             if entry.call_index in wanted:
                 try:
-                    parts = open_parts(self._files, entry, lambda part: part.kind not in (_RECORD, _META))
+                    parts = open_parts(self._files, entry, messages, lambda part: part.kind not in (_RECORD, _META))
                 except DamagedLog:
                     continue
                 payloads[entry.call_index] = payloads_of(parts)
@@ -212,7 +213,7 @@ class ShardStore:
         kind = PAYLOADS[payload]
         for entry in self._ledger.view(rollout_id).entries:
             if entry.call_index == call_index:
-                for _, data in self._opened(rollout_id, entry, kind):
+                for _, data in self._opened(rollout_id, entry, Messages(self._files), kind):
                     return data
         raise KeyError(f"exchange {call_index} of rollout {rollout_id} has no {payload} in the log")
 
@@ -228,13 +229,14 @@ class ShardStore:
         records: list[tuple[int, bytes]] = []
         payloads: dict[int, Mapping[str, Any]] = {}
         damaged = view.holes
+        messages = Messages(self._files)
         for entry in view.entries:
             try:
-                parts = open_parts(self._files, entry, lambda part: include_payloads or part.kind == PartKind.RECORD)
+                parts = open_parts(self._files, entry, messages, lambda part: include_payloads or part.kind == _RECORD)
             except DamagedLog:
                 damaged += 1
                 continue
-            record = next((data for part, data in parts if part.kind == PartKind.RECORD), None)
+            record = next((data for part, data in parts if part.kind == _RECORD), None)
             if record is None:
                 damaged += 1
                 continue
@@ -283,17 +285,20 @@ class ShardStore:
             count = len(exchanges) + damaged
         else:
             count = state.next_index
+            messages = Messages(self._files)
             for entry in state.entries:
                 try:
-                    exchanges.append((entry.call_index, open_exchange(self._opened(rollout_id, entry))))
+                    exchanges.append((entry.call_index, open_exchange(self._opened(rollout_id, entry, messages))))
                 except DamagedLog:
                     pass  # its index is missing below
         readable = {index for index, _ in exchanges}
         return exchanges, [index for index in range(count) if index not in readable]
 
-    def _opened(self, rollout_id: str, entry: Entry, kind: PartKind | None = None) -> list[tuple[Any, bytes]]:
+    def _opened(
+        self, rollout_id: str, entry: Entry, messages: Messages, kind: PartKind | None = None
+    ) -> list[tuple[Any, bytes]]:
         try:
-            return open_parts(self._files, entry, lambda part: kind is None or part.kind == kind)
+            return open_parts(self._files, entry, messages, lambda part: kind is None or part.kind == kind)
         except DamagedLog as error:
             raise DamagedLog(
                 f"exchange {entry.call_index} of rollout {rollout_id}: {error}. Nothing was changed; the others are "

@@ -142,11 +142,6 @@ class CaptureStore:
         """What the log says of the rollout; an unknown one is empty."""
         return self._of(rollout_id).view(rollout_id)
 
-    @property
-    def _ledger(self) -> CaptureStore:
-        """Tests hold `_ledger.view` of a store against what an owner was told."""
-        return self
-
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether evidence is known to be missing."""
         return self._of(rollout_id).is_incomplete(rollout_id)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import FrameRef
+from gym_capture.model.history import references
 from gym_capture.model.ledger import Ledger
-from gym_capture.model.rows import CommitRow, Part, PartKind
+from gym_capture.model.rollout_state import RolloutState
+from gym_capture.model.rows import CommitRow, HistoryRow, Part, PartFlag, PartKind
 from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
-from gym_capture.storage.parts import part_intact, parts_of, read_body
+from gym_capture.storage.parts import Messages, open_skeleton, part_intact, parts_of, read_body
 from gym_capture.storage.recovery_report import RecoveryReport
 
 
 class BrokenPart(NamedTuple):
-    """A stored part whose bytes do not match their checksum."""
+    """A stored part whose bytes do not match their checksum, or that refers to one.
+
+    A message that is damaged is one (`kind` message, no call index: -1), and so is each request that refers to it.
+    """
 
     rollout_id: str
     generation: int
@@ -92,9 +99,11 @@ def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
         for row in item.rows:
             for part in parts_of(row):
                 report.parts += 1
-                if isinstance(row, CommitRow) and not part_intact(body, part):
+                if isinstance(row, CommitRow | HistoryRow) and not part_intact(body, part):
                     report.broken.append(_broken(row, part, item.ref))
+    known = set(report.broken)
     for rollout in ledger.rollouts.values():
+        report.broken += [broken for broken in _torn_requests(files, rollout) if broken not in known]
         for found, count in (
             (report.holes, rollout.holes),
             (report.late, rollout.late),
@@ -111,7 +120,28 @@ def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
     return report
 
 
-def _broken(row: CommitRow, part: Part, ref: FrameRef) -> BrokenPart:
+def _broken(row: CommitRow | HistoryRow, part: Part, ref: FrameRef) -> BrokenPart:
+    call_index = row.call_index if isinstance(row, CommitRow) else -1
+    return _broken_part(row.rollout, row.generation, call_index, part, ref)
+
+
+def _broken_part(rollout: str, generation: int, call_index: int, part: Part, ref: FrameRef) -> BrokenPart:
     kind = PartKind(part.kind).name.lower()
     segment = SegmentName(ref.epoch, ref.segment).file
-    return BrokenPart(row.rollout, row.generation, row.call_index, kind, segment, ref.body_offset + part.offset)
+    return BrokenPart(rollout, generation, call_index, kind, segment, ref.body_offset + part.offset)
+
+
+def _torn_requests(files: Files, rollout: RolloutState) -> Iterator[BrokenPart]:
+    """The requests of a rollout that refer to messages which cannot be read, each message looked at once."""
+    messages = Messages(files)
+    for entry in rollout.entries:
+        if entry.history is None:
+            continue
+        message = messages.of(entry)
+        for part in entry.parts:
+            if part.flags & PartFlag.HISTORY:
+                try:
+                    for number in references(open_skeleton(files, entry, part), part.raw, entry.messages):
+                        message(number)
+                except DamagedLog:
+                    yield _broken_part(rollout.id, rollout.generation, entry.call_index, part, entry.ref)

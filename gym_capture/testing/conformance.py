@@ -34,7 +34,10 @@ DEADLINE_S = 60.0
 
 
 class OwnerUnderTest(Protocol):
-    """A real owner of a directory of its own, and ways to trouble it. Called from the test's thread."""
+    """A real owner of a directory of its own, and ways to trouble it. Called from the test's thread.
+
+    An attribute `history` that is false makes the suite's clients store every request whole.
+    """
 
     def transport(self) -> Transport:
         """A new transport to it."""
@@ -75,8 +78,9 @@ def some_exchange(call_id: str, text: str = "hello") -> dict[str, Any]:
 @asynccontextmanager
 async def client_of(owner: OwnerUnderTest, **options: Any) -> AsyncIterator[CaptureClient]:
     """A client in a thread of its own; closed at the end."""
+    options = {"drain_timeout_s": DEADLINE_S, "history": getattr(owner, "history", True), **options}
     transports = owner.transports() if isinstance(owner, ShardedOwnersUnderTest) else [owner.transport()]
-    client = CaptureClient(host_over(transports, ClientOptions(drain_timeout_s=DEADLINE_S, **options)))
+    client = CaptureClient(host_over(transports, ClientOptions(**options)))
     try:
         yield client
     finally:
@@ -270,6 +274,37 @@ class TransportConformance:
                 assert await collector.quiesce("r1")
                 assert (await captured(collector, "r1"))["calls"] == []
                 assert await worker.rollout("r1", second).record(some_exchange("new")) == 0
+
+        asyncio.run(scenario())
+
+    def test_a_long_conversation_comes_back_whatever_happens_to_links_owners_and_clients(
+        self, owner: OwnerUnderTest
+    ) -> None:
+        """Every request repeats the ones before it, from two clients by turns; what is merged is what was sent."""
+
+        async def scenario() -> None:
+            messages: list[dict[str, str]] = [{"role": "system", "content": "be brief. " * 40}]
+            sent: list[dict[str, Any]] = []
+            async with client_of(owner) as collector, client_of(owner) as first, client_of(owner) as second:
+                for generation in range(2):
+                    token = (await collector.clear(["r1"]))["r1"]
+                    sent.clear()
+                    for turn in range(12):
+                        messages.append({"role": "user", "content": f"turn {turn} of {generation}: " + "ask " * 30})
+                        request = {"model": "m", "messages": list(messages), "tools": [{"name": "t" * 40}]}
+                        worker = second if turn % 5 == 3 else first
+                        async with worker.rollout("r1", token).claim(dialect="chat") as call:
+                            call.complete(request=request, response={"turn": turn})
+                        assert call.outcome == "durable"
+                        sent.append(request)
+                        if turn == 4:
+                            await asyncio.to_thread(owner.cut)
+                        if turn == 7:
+                            await asyncio.to_thread(owner.kill)
+                            await asyncio.to_thread(owner.start)
+                    value = await captured(collector, "r1", include_payloads=True)
+                    assert [call["request"] for call in value["calls"]] == sent
+                    assert "gaps" not in value
 
         asyncio.run(scenario())
 

@@ -10,7 +10,7 @@ from typing import Any
 from gym_capture.client.transport import Message
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.codec import FrameRef
-from gym_capture.model.exchange import open_exchange, open_part
+from gym_capture.model.exchange import open_exchange, open_part, open_text
 from gym_capture.model.ledger import Ledger, Repeated
 from gym_capture.model.messages import (
     PREFIX_BYTES,
@@ -26,16 +26,20 @@ from gym_capture.model.messages import (
     Goodbye,
     Hello,
     Merge,
+    PartsReply,
     Quiesce,
     ReadParts,
     Refused,
     Reply,
     Stats,
     Stop,
+    StoredEntry,
+    StoredMessages,
     Welcome,
     decode_from_client,
     encode_message,
 )
+from gym_capture.model.rollout_state import Entry
 from gym_capture.model.rows import ClientRow, CommitRow, Part, PartKind, Row
 
 RUN = "0" * 31 + "1"
@@ -166,7 +170,7 @@ class FakeOwner:
 
     def expire(self) -> None:
         """Take the claims of clients that it did not hear for a lease for lost."""
-        self._apply(self.ledger.expire(asyncio.get_running_loop().time()))
+        self.apply(self.ledger.expire(asyncio.get_running_loop().time()))
 
     def sent_rows(self) -> list[ClientRow]:
         """Every row of every batch that came."""
@@ -175,9 +179,27 @@ class FakeOwner:
     def exchanges(self, rollout: str) -> list[dict[str, Any]]:
         """What was committed, read back."""
         return [
-            open_exchange([(part, open_part(part, self._stored(entry.ref, part))) for part in entry.parts])
+            open_exchange(
+                [
+                    (part, open_text(part, self._stored(entry.ref, part), entry.messages, self._messages(entry)))
+                    for part in entry.parts
+                ]
+            )
             for entry in self.ledger.view(rollout).entries
         ]
+
+    def payload(self, entry: Entry, kind: PartKind) -> bytes:
+        """One payload of an exchange, byte for byte."""
+        [part] = [part for part in entry.parts if part.kind == kind]
+        return open_text(part, self._stored(entry.ref, part), entry.messages, self._messages(entry))
+
+    def _messages(self, entry: Entry) -> Callable[[int], bytes]:
+        found: dict[int, bytes] = {}
+        for piece in entry.history.pieces(entry.messages) if entry.history is not None else ():
+            for number, part in enumerate(piece.parts, piece.first):
+                data = open_part(part, self._stored(piece.ref, part))
+                found.update(piece.within(data) if piece.ranges else [(number, data)])
+        return found.__getitem__
 
     # -- what it hears ------------------------------------------------------------------------------------------
 
@@ -210,7 +232,7 @@ class FakeOwner:
         if self.refusal is not None:
             link.say(Refused(type(self.refusal).__name__, str(self.refusal)))
             return
-        self._apply(self.ledger.hello(hello.client, hello.open_claims, now))
+        self.apply(self.ledger.hello(hello.client, hello.open_claims, now))
         sizes = self._welcome
         link.say(
             Welcome(
@@ -225,7 +247,8 @@ class FakeOwner:
             )
         )
 
-    def _apply(self, rows: Sequence[Row]) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
+        """Rows of the owner's own."""
         if rows:
             self._sequence += 1
             self.ledger.apply_owner_rows(rows, FrameRef(self._sequence, self.epoch))
@@ -285,7 +308,7 @@ class FakeOwner:
         if merge.generation not in (-1, view.generation):
             link.say(Failure(number, "Fenced", "that generation was cleared"))
             return
-        self._apply([self.ledger.merge_row(merge.rollout, merge.issued)])
+        self.apply([self.ledger.merge_row(merge.rollout, merge.issued)])
         view = self.ledger.view(merge.rollout)
         records = []
         for entry in view.entries:
@@ -309,19 +332,26 @@ class FakeOwner:
         return self.bodies[ref.sequence][part.offset : part.offset + part.length]
 
     def _read(self, link: FakeLink, number: int, request: ReadParts) -> None:
-        entries: list[tuple[int, list[Part]]] = []
         body: list[bytes] = []
         offset = 0
+
+        def moved(ref: FrameRef, part: Part) -> Part:
+            nonlocal offset
+            body.append(self._stored(ref, part))
+            offset += part.length
+            return Part(part.kind, part.flags, offset - part.length, part.length, part.raw, part.crc)
+
+        reply = PartsReply([])
         for entry in self.ledger.view(request.rollout).entries:
             if entry.call_index not in request.call_indexes:
                 continue
-            moved = []
-            for part in entry.parts:
-                body.append(self._stored(entry.ref, part))
-                moved.append(Part(part.kind, part.flags, offset, part.length, part.raw, part.crc))
-                offset += part.length
-            entries.append((entry.call_index, moved))
-        link.say(Reply(number, {"entries": entries}), body)
+            parts = [moved(entry.ref, part) for part in entry.parts]
+            name = entry.history.name if entry.history is not None else ""
+            reply.entries.append(StoredEntry(entry.call_index, parts, True, name, entry.messages))
+            for piece in entry.history.pieces(entry.messages) if entry.history is not None else ():
+                messages = [(at, moved(piece.ref, part)) for at, part in enumerate(piece.parts, piece.first)]
+                reply.histories.append(StoredMessages(name, messages, piece.ranges))
+        link.say(Reply(number, reply), body)
 
 
 def commits(rows: Sequence[ClientRow]) -> list[CommitRow]:

@@ -62,3 +62,18 @@ class TestInProcess(TransportConformance):
         made.start()
         yield made
         made.close()
+
+
+class OwnerOfWholeRequests(InProcessOwner):
+    """Its clients store every request whole."""
+
+    history = False
+
+
+class TestWithoutHistory(TransportConformance):
+    @pytest.fixture
+    def owner(self, tmp_path: Path) -> Iterator[OwnerOfWholeRequests]:
+        made = OwnerOfWholeRequests(tmp_path / "captures")
+        made.start()
+        yield made
+        made.close()

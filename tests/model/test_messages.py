@@ -38,6 +38,8 @@ from gym_capture.model.messages import (
     Reply,
     Stats,
     Stop,
+    StoredEntry,
+    StoredMessages,
     Welcome,
     decode_from_client,
     decode_from_owner,
@@ -102,7 +104,7 @@ def test_every_message_comes_back() -> None:
 def test_replies_travel_as_mappings() -> None:
     replies: list[tuple[Any, Any]] = [
         (MergeReply("7-0", 2, [(0, b"record")], 1, {"lost": 1}, 0), MergeReply),
-        (PartsReply([(3, [PART])]), PartsReply),
+        (PartsReply([StoredEntry(3, [PART])], [StoredMessages("c:1", [(0, PART)], [(0, 5)])]), PartsReply),
     ]
     for reply, kind in replies:
         head = encode_message(Reply(1, reply))[0][PREFIX_BYTES:]

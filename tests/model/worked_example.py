@@ -45,11 +45,11 @@ def frame() -> bytes:
 
 
 def hello() -> bytes:
-    return b"".join(encode_message(Hello(1, "0.1.0", "secret", RUN.hex(), CLIENT, [4], "node-1 pid 77")))
+    return b"".join(encode_message(Hello(2, "0.1.0", "secret", RUN.hex(), CLIENT, [4], "node-1 pid 77")))
 
 
 def welcome() -> bytes:
-    return b"".join(encode_message(Welcome(1, "0.1.0", RUN.hex(), 1, 6.0, 1 << 23, 1 << 26, 1 << 22)))
+    return b"".join(encode_message(Welcome(2, "0.1.0", RUN.hex(), 1, 6.0, 1 << 23, 1 << 26, 1 << 22)))
 
 
 def batch() -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.messages import Batch, encode_message
-from gym_capture.model.rows import ClaimRow, ClearRow, CommitRow, MarkRow, Part, ReleaseRow
+from gym_capture.model.rows import ClaimRow, ClearRow, CommitRow, HistoryRow, MarkRow, Part, ReleaseRow
 from gym_capture.testing.faulty_files import FaultyDisk
 from tests.service.harness import serving
 from tests.service.raw_client import RawClient
@@ -19,10 +19,14 @@ NUMBERS = st.one_of(st.integers(-3, 4), st.integers(-(2**63), 2**64 - 1))
 TEXTS = st.one_of(st.sampled_from(["r", "s", "", "c1", "lost", "a/b", "é"]), st.text(max_size=8))
 BYTES = st.one_of(st.just(b"d" * 16), st.binary(max_size=20))
 PARTS = st.lists(st.builds(Part, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=3)
+RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=2)
 ROWS = st.lists(
     st.one_of(
         st.builds(ClaimRow, TEXTS, NUMBERS, TEXTS, NUMBERS, st.floats(), NUMBERS),
-        st.builds(CommitRow, TEXTS, NUMBERS, TEXTS, BYTES, PARTS, NUMBERS, NUMBERS, NUMBERS),
+        st.builds(CommitRow, TEXTS, NUMBERS, TEXTS, BYTES, PARTS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+        st.builds(
+            HistoryRow, TEXTS, NUMBERS, NUMBERS, BYTES, PARTS, NUMBERS, NUMBERS, st.just("") | TEXTS, BYTES, RANGES
+        ),
         st.builds(ReleaseRow, TEXTS, NUMBERS, TEXTS, NUMBERS, NUMBERS),
         st.builds(MarkRow, TEXTS, TEXTS, NUMBERS, NUMBERS, NUMBERS),
         st.builds(ClearRow, TEXTS, TEXTS, NUMBERS, NUMBERS),

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from gym_capture.client.payload_reader import KnownMessages, open_entries
 from gym_capture.errors import Fenced, GymCaptureError, InvalidRolloutId
 from gym_capture.model.exchange import open_exchange, open_part
 from gym_capture.model.messages import Merge, PartsReply, ReadParts
@@ -96,9 +97,11 @@ async def test_a_payload_that_is_damaged_costs_no_record() -> None:
         bench.disk.flip_bit(name, 8 * (entry.ref.body_offset + request.offset))
         assert merged_calls(await bench.service.merge("r")) == ["c0"]
         listed, body = await bench.service.read_parts("r", 0, [0])
-        kinds = {part.kind for part in listed.entries[0][1]}
-        assert kinds == {PartKind.RECORD, PartKind.META, PartKind.RESPONSE}
-        assert sum(map(len, body)) == sum(part.length for part in listed.entries[0][1])
+        [found] = listed.entries
+        kinds = {part.kind for part in found.parts}
+        assert (kinds, found.intact) == ({PartKind.RECORD, PartKind.META, PartKind.RESPONSE}, False)
+        assert sum(map(len, body)) == sum(part.length for part in found.parts)
+        assert open_entries(listed, b"".join(body), KnownMessages()) == {}
 
 
 async def test_a_segment_that_is_gone_counts_as_damage() -> None:
@@ -134,7 +137,7 @@ async def test_stored_parts_come_back_as_they_were_sent() -> None:
         await client.commit("r", "c0", text="first")
         await client.commit("r", "c1", text="second " * 100)
         value, body = await client.call(ReadParts("r", 0, [1, 0, 7]))
-        entries = [(index, [Part(*part) for part in parts]) for index, parts in value["entries"]]
+        entries = [(each["call_index"], [Part(*part) for part in each["parts"]]) for each in value["entries"]]
         assert [index for index, _ in entries] == [0, 1]
         for (_, parts), text in zip(entries, ["first", "second " * 100], strict=True):
             opened = [(part, open_part(part, body[part.offset : part.offset + part.length])) for part in parts]

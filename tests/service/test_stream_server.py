@@ -154,7 +154,7 @@ async def test_a_claim_and_a_commit_over_a_socket(tmp_path: Path) -> None:
         assert (await asked)[0] is True
         assert merged_calls(await stand.service.merge("r")) == ["c1"]
         value, body = await client.call(ReadParts("r", 0, [0]))
-        assert len(body) == sum(part[3] for part in value["entries"][0][1])
+        assert len(body) == sum(part[3] for part in value["entries"][0]["parts"])
 
 
 async def test_the_owner_file_names_the_endpoint(tmp_path: Path) -> None:

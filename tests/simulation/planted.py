@@ -128,11 +128,11 @@ def older_epoch_accepted() -> list[Patch]:
 def duplicates_counted() -> list[Patch]:
     """The same exchange again is a second call."""
 
-    def careless(self: Ledger, rollout: RolloutState, row: row_kinds.CommitRow) -> None:
+    def careless(self: Ledger, client: Any, rollout: RolloutState, row: row_kinds.CommitRow) -> None:
         row.call_index = rollout.next_index
         rollout.calls.pop(row.model_call_id, None)
 
-    return [(Ledger, "_decide_commit", staticmethod(lambda rollout, row: careless(None, rollout, row)))]  # type: ignore[arg-type]
+    return [(Ledger, "_decide_commit", careless)]
 
 
 def late_answers_believed() -> list[Patch]:

@@ -1,0 +1,189 @@
+"""What this client has stored of each rollout's conversation, so that it is sent once. Used in the client's loop only.
+
+A message counts as stored from the moment its row is queued: rows arrive in the order in which they are queued, are
+sent again in that order until they are answered, and what is answered is on disk. Should the owner lack something all
+the same, it says so, and the rollout begins a new history.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gym_capture.model.exchange import SealedExchange, SealedMessages, Snapshot, pack
+from gym_capture.model.history import NO_STRETCHES, Stretch
+from gym_capture.model.rows import HistoryRow
+
+_NO_MESSAGES = SealedMessages([], [], [], 0)
+_CONVERSATION_BYTES = 500
+_MESSAGE_BYTES = 160
+"""What each takes in memory, about."""
+
+DEFAULT_CAPACITY_BYTES = 16 << 20
+_FIRST_REQUESTS = 8
+"""No first request that takes more than this part of the capacity is kept."""
+
+
+class FirstRequest(NamedTuple):
+    """A rollout's first exchange, which was sent whole: its model_call_id, its digest, and its request's text."""
+
+    model_call_id: str
+    digest: bytes
+    text: bytes
+
+
+class Conversation:
+    """The messages of one history, by digest.
+
+    Attributes:
+        number: the history's number; it is never used again.
+        known: message numbers by digest. May be read in other threads.
+        next: the number of the next message.
+        extending: an exchange that adds messages is being packed; others that come meanwhile add none.
+        source: the first request, until its messages are the history's first ones.
+        stretches: the lists of the last request that could add messages, by key. Replaced, never changed.
+    """
+
+    __slots__ = ("extending", "known", "next", "number", "source", "stretches")
+
+    def __init__(self, number: int, source: FirstRequest | None) -> None:
+        self.number = number
+        self.source = source
+        self.known: dict[bytes, int] = {}
+        self.next = 0
+        self.extending = False
+        self.stretches: Mapping[str, Stretch] = NO_STRETCHES
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        size = _MESSAGE_BYTES * len(self.known)
+        if self.source is not None:
+            size += len(self.source.text)
+        return size + sum(stretch.held_bytes for stretch in self.stretches.values())
+
+
+class Turn:
+    """What one exchange may refer to, and whether it may add messages.
+
+    Attributes:
+        conversation: whose messages.
+        first: the number of the first message that it adds; None: it adds none.
+    """
+
+    __slots__ = ("conversation", "first")
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.first = None if conversation.extending else conversation.next
+        conversation.extending = True
+
+    @property
+    def earlier(self) -> bytes:
+        """The request whose messages are to become the history's first ones; empty: there is none."""
+        source = self.conversation.source
+        return source.text if source is not None and self.first is not None else b""
+
+    def pack(self, frozen: Snapshot) -> SealedExchange:
+        """The exchange with its request referring to messages. May run in another thread."""
+        conversation = self.conversation
+        return pack(frozen, conversation.known, self.first, self.earlier, conversation.stretches)
+
+    def rows(self, rollout: str, generation: int, sealed: SealedExchange) -> list[tuple[HistoryRow, SealedMessages]]:
+        """The rows that bring the exchange's messages, each with what lies in its body; to be queued before its commit.
+
+        From now on later exchanges may refer to these messages, so all of it has to happen in one step of the loop.
+        """
+        conversation = self.conversation
+        rows: list[tuple[HistoryRow, SealedMessages]] = []
+        source, found, new = conversation.source, sealed.found, sealed.new
+        if source is not None and found is not None:
+            row = self._row(rollout, generation, found.digests)
+            row.source, row.source_digest, row.ranges = source.model_call_id, source.digest, found.ranges
+            rows.append((row, _NO_MESSAGES))
+        if new is not None:
+            row = self._row(rollout, generation, new.digests)
+            row.parts = new.parts
+            rows.append((row, new))
+        if rows:
+            conversation.source = None
+        if self.first is not None:
+            conversation.stretches = {**conversation.stretches, **sealed.stretches}
+        return rows
+
+    def _row(self, rollout: str, generation: int, digests: list[bytes]) -> HistoryRow:
+        conversation = self.conversation
+        row = HistoryRow(rollout, conversation.number, conversation.next, b"".join(digests), [], generation)
+        for digest in digests:
+            conversation.known[digest] = conversation.next
+            conversation.next += 1
+        return row
+
+    def end(self) -> None:
+        """It is queued, or lost."""
+        if self.first is not None:
+            self.conversation.extending = False
+            self.first = None
+
+
+class HistoryBook:
+    """The conversations of one client.
+
+    Args:
+        capacity_bytes: about how much memory they may take; the longest unused is forgotten first.
+    """
+
+    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._held_bytes = 0
+        self._conversations: OrderedDict[tuple[str, int], Conversation | FirstRequest | None] = OrderedDict()
+        self._charged: dict[tuple[str, int], int] = {}
+        self._last = 0
+
+    def turn(self, rollout: str, generation: int) -> Turn | None:
+        """The turn of an exchange that is about to be packed; None for a rollout's first: it is stored whole.
+
+        Args:
+            generation: as its row will say it.
+        """
+        key = (rollout, generation)
+        if key not in self._conversations:
+            self._conversations[key] = None
+            self._charge(key, 0)
+            return None
+        conversation = self._conversations[key]
+        if not isinstance(conversation, Conversation):
+            self._last += 1
+            conversation = self._conversations[key] = Conversation(self._last, conversation)
+        self._conversations.move_to_end(key)
+        self._charge(key, conversation.held_bytes)
+        return Turn(conversation)
+
+    def sent_whole(self, rollout: str, generation: int, request: FirstRequest) -> None:
+        """A rollout's first exchange is queued: messages that come again can be referred to in it."""
+        key = (rollout, generation)
+        small = len(request.text) <= self._capacity_bytes // _FIRST_REQUESTS
+        if small and key in self._conversations and self._conversations[key] is None:
+            self._conversations[key] = request
+            self._charge(key, len(request.text))
+
+    def lacking(self, rollout: str, generation: int, conversation: Conversation) -> None:
+        """The owner lacks messages of that history: what follows begins another."""
+        key = (rollout, generation)
+        if self._conversations.get(key) is conversation:
+            self._conversations[key] = None
+            self._charge(key, 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the conversations take."""
+        return self._held_bytes
+
+    def _charge(self, key: tuple[str, int], size: int) -> None:
+        size += _CONVERSATION_BYTES
+        self._held_bytes += size - self._charged.get(key, 0)
+        self._charged[key] = size
+        while self._held_bytes > self._capacity_bytes and len(self._conversations) > 1:
+            oldest, _ = self._conversations.popitem(last=False)
+            self._held_bytes -= self._charged.pop(oldest)
