@@ -129,7 +129,7 @@ class Owner:
 
     async def stats(self, rollout_id: str | None) -> dict[str, Any]:
         """The service's counters, and the tunnel's."""
-        return {**self.service.stats(rollout_id), "ray_pipes": self.tunnel.pipes}
+        return {**await self.service.stats_of(rollout_id), "ray_pipes": self.tunnel.pipes}
 
     async def endpoint(self) -> Endpoint:
         """Where the stream listens."""

@@ -78,6 +78,10 @@ class Ledger(PagedLedger):
         super().__init__()
         self.lease_s = lease_s
 
+    def forget(self) -> None:
+        """Be as new."""
+        vars(self).update(vars(type(self)(self.lease_s)))
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     def apply_batch(

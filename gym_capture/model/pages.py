@@ -78,7 +78,7 @@ def pack_archived(generation: int, place: Place, flags: int) -> bytes:
     return _ARCHIVED.pack(generation, *place, flags)
 
 
-class StoredPiece(msgspec.Struct, array_like=True, frozen=True):
+class PagePiece(msgspec.Struct, array_like=True, frozen=True):
     """Messages that came in one row (`History`): `history` counts the page's `histories`."""
 
     history: int
@@ -91,7 +91,7 @@ class StoredPiece(msgspec.Struct, array_like=True, frozen=True):
     body_offset: int
 
 
-class StoredEntry(msgspec.Struct, array_like=True, frozen=True):
+class PageEntry(msgspec.Struct, array_like=True, frozen=True):
     """One exchange (`Entry`): `history` counts the page's `histories`, -1: it refers to none."""
 
     call_index: int
@@ -132,8 +132,8 @@ class Page(msgspec.Struct, array_like=True, frozen=True):
     refused: list[tuple[str, bytes]]
     absent: list[str]
     histories: list[tuple[bytes, int]]
-    entries: list[StoredEntry]
-    pieces: list[StoredPiece]
+    entries: list[PageEntry]
+    pieces: list[PagePiece]
 
 
 class PageSource(NamedTuple):
@@ -203,15 +203,15 @@ def page_of(source: PageSource) -> Page:
     page = source.page
     page.entries.extend(_stored_entry(entry, index_of) for entry in source.entries)
     page.pieces.extend(
-        StoredPiece(history, first, count, packed, ref.sequence, ref.epoch, ref.segment, ref.body_offset)
+        PagePiece(history, first, count, packed, ref.sequence, ref.epoch, ref.segment, ref.body_offset)
         for history, first, ref, count, packed in source.pieces
     )
     return page
 
 
-def _stored_entry(entry: Entry, index_of: dict[int, int]) -> StoredEntry:
+def _stored_entry(entry: Entry, index_of: dict[int, int]) -> PageEntry:
     ref = entry.ref
-    return StoredEntry(
+    return PageEntry(
         entry.call_index,
         entry.model_call_id,
         entry.digest,
@@ -280,7 +280,7 @@ def rollout_of(pages: Sequence[Page], place: Place) -> RolloutState:
     return state
 
 
-def _ref(refs: dict[tuple[int, int, int, int], FrameRef], stored: StoredPiece | StoredEntry) -> FrameRef:
+def _ref(refs: dict[tuple[int, int, int, int], FrameRef], stored: PagePiece | PageEntry) -> FrameRef:
     """One reference for all that lies in one frame."""
     key = (stored.sequence, stored.epoch, stored.segment, stored.body_offset)
     ref = refs.get(key)

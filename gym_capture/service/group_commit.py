@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
-from gym_capture.model.codec import FRAME_HEAD_BYTES, PendingFrame
+from gym_capture.model.codec import FRAME_HEAD_BYTES, FrameRef, PendingFrame
 from gym_capture.service.executor import Executor
 
 Done = Callable[[bool], None]
@@ -27,6 +27,13 @@ class Staged(NamedTuple):
     frame: PendingFrame
     size: int
     done: Done | None
+
+
+class LastFrame(NamedTuple):
+    """The frame that was submitted last: where it lies once it is appended, and the length of its body."""
+
+    ref: FrameRef
+    body_bytes: int
 
 
 class CommitCounters:
@@ -86,6 +93,7 @@ class GroupCommit:
         self._busy = False
         self._before = 0.0
         self.started = 0
+        self.last: LastFrame | None = None
 
     @property
     def idle(self) -> bool:
@@ -98,7 +106,9 @@ class GroupCommit:
             if done:
                 done(False)
             return
-        size = FRAME_HEAD_BYTES + len(frame.rows) + sum(map(len, frame.body))
+        body_bytes = sum(map(len, frame.body))
+        self.last = LastFrame(frame.ref, body_bytes)
+        size = FRAME_HEAD_BYTES + len(frame.rows) + body_bytes
         self._queue.append(Staged(frame, size, done))
         if not self._busy:
             self._begin()

@@ -13,6 +13,7 @@ from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.messages import MergeReply, PartsReply
 from gym_capture.model.rows import CURRENT, ClearRow
 from gym_capture.service.executor import Executor
+from gym_capture.service.paging import Paging
 from gym_capture.service.part_reader import needed_pieces, read_parts, read_records
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.settings import OwnerSettings
@@ -28,6 +29,7 @@ class RolloutRequests:
 
     Args:
         files: the capture directory.
+        paging: brings rollouts back into memory.
         readers: runs reads of stored parts.
         entropy: names clears that bring no name.
         counts: the service's counters; damaged records are counted there.
@@ -37,6 +39,7 @@ class RolloutRequests:
         self,
         files: Files,
         tenure: Tenure,
+        paging: Paging,
         *,
         readers: Executor,
         entropy: Entropy,
@@ -45,6 +48,7 @@ class RolloutRequests:
     ) -> None:
         self._files = files
         self._tenure = tenure
+        self._paging = paging
         self._readers = readers
         self._entropy = entropy
         self._counts = counts
@@ -65,7 +69,7 @@ class RolloutRequests:
         validate_rollout_id(rollout_id)
         issued = max(0, min(issued, MAX_COUNT))
         while True:
-            await self._tenure.available()
+            await self._paging.available([rollout_id])
             self._fence(rollout_id, generation)
             # One step of the loop: the view holds exactly what lies before the merge's row in the log.
             journaled = self._tenure.journal([self._tenure.ledger.merge_row(rollout_id, issued)])
@@ -97,7 +101,7 @@ class RolloutRequests:
                 f"a clear's request is a short printable text, not {request[:80]!r}. Nothing was done."
             )
         while True:
-            await self._tenure.available()
+            await self._paging.available(rollout_ids)
             rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]
             if not rows or await self._tenure.journal(rows):
                 return [row.generation for row in rows]
@@ -115,7 +119,7 @@ class RolloutRequests:
             GymCaptureError: more than one message can hold; ask for fewer calls.
             OwnerUnavailable, Superseded: nothing can be read now.
         """
-        await self._tenure.available()
+        await self._paging.available([rollout_id])
         self._fence(rollout_id, generation)
         wanted = set(call_indexes)
         entries = [entry for entry in self._tenure.ledger.view(rollout_id).entries if entry.call_index in wanted]

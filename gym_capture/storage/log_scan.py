@@ -41,6 +41,20 @@ class DamagedHeads(NamedTuple):
     others: bool = False
 
 
+class LogStart(NamedTuple):
+    """Where a scan begins instead of at the very first frame: behind what a checkpoint holds.
+
+    Fields: the `segment` and `offset` at which the checkpoint's last frame ends, its `sequence`, and the frames `seen`
+    up to it. The segment is read from its beginning all the same, for whom it has rows of; what lies before the offset
+    is not given out.
+    """
+
+    segment: SegmentName
+    offset: int
+    sequence: int
+    seen: SequenceSet
+
+
 class _SegmentPass:
     """How far one segment was read, and what that showed."""
 
@@ -68,21 +82,25 @@ class LogScan:
     Args:
         files: the capture directory.
         plan: which bytes count; by default collected now.
+        start: where to begin; None: at the very beginning.
 
     Attributes:
+        met_start: whether the frame that `start` names was met where it should be.
         report: what was found so far.
         run: the run's 16-byte uuid as the segments' headers say it, or None.
         last_sequence: the highest sequence seen.
         seen: the frames seen, by epoch and sequence.
     """
 
-    def __init__(self, files: Files, plan: LogPlan | None = None) -> None:
+    def __init__(self, files: Files, plan: LogPlan | None = None, start: LogStart | None = None) -> None:
         self._files = files
         self.plan = plan or plan_log(files)
         self.report = RecoveryReport()
         self.run: bytes | None = None
-        self.last_sequence = 0
-        self.seen = SequenceSet()
+        self._begin = start
+        self.met_start = start is None
+        self.last_sequence = start.sequence if start is not None else 0
+        self.seen = start.seen if start is not None else SequenceSet()
         self._passes: dict[SegmentName, _SegmentPass] = {}
         self._after_gap: Literal["", "damage", "filler"] = ""
 
@@ -107,6 +125,8 @@ class LogScan:
             self._after_gap = ""
             for number in self.plan.walk(epoch):
                 name = SegmentName(epoch, number)
+                if self._begin is not None and name < self._begin.segment:
+                    continue
                 if name in self.plan.sizes:
                     yield from self._read(name)
                 elif name not in self._passes:
@@ -232,6 +252,9 @@ class LogScan:
                 report.fillers.append(Place(done.name, item.offset, head.total_bytes))
                 continue
             self._note_rows(done, item.rows)
+            if self._begin is not None and done.name == self._begin.segment and item.end <= self._begin.offset:
+                self.met_start |= (item.end, head.sequence) == (self._begin.offset, self._begin.sequence)
+                continue
             report.frames += 1
             report.rows += head.rows
             report.bytes += head.total_bytes

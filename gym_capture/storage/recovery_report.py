@@ -33,6 +33,7 @@ class RecoveryReport:
         affected: rollouts that may have lost rows in the damaged places; they are marked incomplete.
         broken_parts: payload parts found damaged while copying the last group of an earlier owner.
         copied: frames that this recovery copied into its own segment.
+        checkpoint: the checkpoint behind which reading began; what lies before it was not looked at. Empty: none.
     """
 
     segments: int = 0
@@ -49,6 +50,7 @@ class RecoveryReport:
     affected: set[str] = field(default_factory=set)
     broken_parts: int = 0
     copied: int = 0
+    checkpoint: str = ""
 
     @property
     def damaged(self) -> bool:
@@ -58,6 +60,8 @@ class RecoveryReport:
     def summary(self) -> str:
         """One line for a log or a terminal."""
         parts = [f"{self.frames} frames, {self.rows} rows, {self.bytes} bytes in {self.segments} segments"]
+        if self.checkpoint:
+            parts.append(f"read behind {self.checkpoint}")
         if self.copied:
             parts.append(f"{self.copied} frames copied from an earlier owner")
         if self.tears:

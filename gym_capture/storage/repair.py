@@ -99,7 +99,7 @@ def repair(
     ownership = Ownership.take(files, identity, clock or SystemClock(), wait=wait, beat_s=beat_s, new_token=new_token)
     report.epoch = ownership.epoch
     with beating(ownership):
-        writer, _ = recover(files, ownership, Ledger())
+        writer = recover(files, ownership, Ledger(), checkpoints=False).writer
         try:
             for mend in list(find_mends(files, plan_log(files))):
                 _mend_segment(files, ownership, mend, report)

@@ -10,7 +10,6 @@ from gym_capture.errors import DamagedLog
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS, open_exchange, payloads_of
 from gym_capture.model.ids import validate_rollout_id
-from gym_capture.model.ledger import Ledger
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.record import derive_fields, record_view
 from gym_capture.model.rollout_state import Entry, RolloutState
@@ -18,8 +17,7 @@ from gym_capture.model.rows import PartKind
 from gym_capture.model.verifiers import verifier_declaration
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
-from gym_capture.storage.log_plan import plan_log
-from gym_capture.storage.log_scan import LogScan, replay_log
+from gym_capture.storage.log_view import LogView
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.parts import Messages, open_parts
 from gym_capture.storage.posix_files import PosixFiles
@@ -57,19 +55,14 @@ class CaptureStore:
     @property
     def report(self) -> RecoveryReport:
         """What reading the log found so far."""
-        return self._scan.report
+        return self._log.report
 
     def refresh(self) -> None:
         """Take in what was appended since: only that is read, unless another owner has taken over."""
         if self._read_marker() != self._marker:
             self._load()  # the directory was made anew, and the files of that run may have these names too
-            return
-        plan = plan_log(self._files, known=self._scan.plan)
-        if not self._scan.goes_on(plan):
-            self._load()
-            return
-        self._scan.proceed(plan)
-        replay_log(self._scan, self._ledger)
+        else:
+            self._log.refresh()
 
     def _read_marker(self) -> bytes:
         try:
@@ -79,35 +72,32 @@ class CaptureStore:
 
     def _load(self) -> None:
         self._marker = self._read_marker()
-        self._scan = LogScan(self._files)
-        self._ledger = Ledger()
-        replay_log(self._scan, self._ledger)
+        self._log = LogView(self._files)
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
-        in_log = {state.id for state in self._ledger.rollouts.values() if _has_evidence(state)}
-        beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
-        return sorted(in_log | beside)
+        beside = {name for name in self._nemo_gym.rollout_ids() if not self._log.knows(name)}
+        return sorted(self._log.with_evidence() | beside)
 
     def knows(self, rollout_id: str) -> bool:
         """Whether there is anything of this rollout, be it its clearing."""
         validate_rollout_id(rollout_id)
-        return self._in_log(rollout_id) is not None or self._nemo_gym.has(rollout_id)
+        return self._log.knows(rollout_id) or self._nemo_gym.has(rollout_id)
 
     def generation(self, rollout_id: str) -> int:
         """The rollout's current generation, 0 until it is first cleared."""
-        return self._ledger.view(rollout_id).generation
+        return self._log.generation(rollout_id)
 
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether evidence is known to be missing."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             return self._nemo_gym.is_incomplete(rollout_id)
-        return self._ledger.view(rollout_id).reasons is not None
+        return self._log.is_incomplete(rollout_id)
 
     def outstanding(self, rollout_id: str | None = None) -> int:
         """Claims that are open, of one rollout or (None) of the whole run."""
-        return self._ledger.outstanding if rollout_id is None else self._ledger.outstanding_of(rollout_id)
+        return self._log.outstanding if rollout_id is None else self._log.outstanding_of(rollout_id)
 
     def read(self, rollout_id: str) -> list[dict[str, Any]]:
         """The exchanges as they were committed, in call order.
@@ -166,7 +156,7 @@ class CaptureStore:
             DamagedLog: it is damaged.
         """
         kind = PAYLOADS[payload]
-        for entry in self._ledger.view(rollout_id).entries:
+        for entry in self._log.view(rollout_id).entries:
             if entry.call_index == call_index:
                 for _, data in self._opened(rollout_id, entry, Messages(self._files), kind):
                     return data
@@ -180,7 +170,7 @@ class CaptureStore:
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             return self._nemo_gym_evidence(rollout_id, include_payloads)
-        view = self._ledger.view(rollout_id)
+        view = self._log.view(rollout_id)
         records: list[tuple[int, bytes]] = []
         payloads: dict[int, Mapping[str, Any]] = {}
         damaged = view.holes
@@ -212,14 +202,14 @@ class CaptureStore:
         return verify_log(self._files)
 
     def _in_log(self, rollout_id: str) -> RolloutState | None:
-        state = self._ledger.rollouts.get(rollout_id)
+        state = self._log.state(rollout_id)
         return state if log_knows(state) else None
 
     def _lies_beside(self, rollout_id: str) -> bool:
         """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
-        if self._in_log(rollout_id) is not None:
+        if self._log.knows(rollout_id):
             return False
-        return not self._ledger.others_damaged or self._nemo_gym.has(rollout_id)
+        return not self._log.others_damaged or self._nemo_gym.has(rollout_id)
 
     def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
         validate_rollout_id(rollout_id)
@@ -262,7 +252,3 @@ class CaptureStore:
             damaged=damaged,
             incomplete=incomplete,
         )
-
-
-def _has_evidence(state: RolloutState) -> bool:
-    return bool(state.next_index or state.open or state.reasons)

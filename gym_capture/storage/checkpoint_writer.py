@@ -1,0 +1,55 @@
+"""Writing checkpoints: an owner's, one after the other."""
+
+from __future__ import annotations
+
+from gym_capture.model.ledger_pages import Snapshot
+from gym_capture.model.rollout_state import Place
+from gym_capture.storage import fault_points
+from gym_capture.storage.checkpoints import Checkpoint, CheckpointHeader, encode_checkpoint
+from gym_capture.storage.files import Files
+from gym_capture.storage.names import CheckpointName
+from gym_capture.storage.sequence_set import SequenceSet
+
+
+class CheckpointWriter:
+    """Writes an epoch's checkpoints. Blocking; one call at a time.
+
+    Args:
+        files: the capture directory.
+        run: the run's 16-byte uuid.
+        epoch: whose owner writes.
+        seen: the frames seen before this epoch's own.
+        first: the sequence of its own first frame.
+        previous: the checkpoint that the ledger was opened behind; None: it was read from the log alone.
+    """
+
+    def __init__(
+        self, files: Files, run: bytes, epoch: int, seen: SequenceSet, first: int, previous: Checkpoint | None
+    ) -> None:
+        self._files = files
+        self._run = run
+        self._epoch = epoch
+        self._seen = seen
+        self._first = first
+        self._previous = None if previous is None else (*previous.name, previous.crc)
+        self._number = 0
+
+    def write(self, snapshot: Snapshot, segment: int, offset: int) -> dict[str, Place]:
+        """Write a snapshot of which every frame is durable and was ours; durably. Returns where the pages lie.
+
+        Args:
+            segment, offset: where the snapshot's last frame ends.
+
+        Raises:
+            OSError: there may be such a file now, and nothing rests on it; the next one holds it all again.
+        """
+        number, self._number = self._number, self._number + 1
+        name = CheckpointName(self._epoch, number)
+        sequence = snapshot.state.sequence
+        seen = self._seen.runs()
+        seen[self._epoch] = [*seen.get(self._epoch, []), (self._first, sequence)]
+        header = CheckpointHeader(self._run, *name, self._previous, sequence, segment, offset, seen)
+        data, places, crc = encode_checkpoint(header, snapshot.state, snapshot.sources)
+        self._files.create(name.file, data, fault_points.CHECKPOINT)
+        self._previous = (*name, crc)
+        return places

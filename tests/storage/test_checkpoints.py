@@ -1,0 +1,285 @@
+"""Checkpoints are a cache: whatever becomes of them, a directory says what its log says."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+
+from gym_capture.errors import DamagedLog
+from gym_capture.model.codec import checksum
+from gym_capture.model.ledger import Ledger
+from gym_capture.storage import checkpoints, names
+from gym_capture.storage.checkpoints import Checkpoint, read_checkpoint, read_rollout
+from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.names import CheckpointName
+from gym_capture.storage.resume import open_log
+from gym_capture.storage.store import CaptureStore
+from gym_capture.testing.faulty_files import FaultyDisk
+from tests.model.ledgers import state_of
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange
+
+FIRST, SECOND = CheckpointName(1, 0), CheckpointName(1, 1)
+
+
+def busy_life(disk: FaultyDisk, *, stop: bool = True) -> Owner:
+    """Merged, late, cleared, released and open ones over two checkpoints, and rows behind them."""
+    owner = Owner(disk.view(), segment_bytes=1500)
+    owner.send(Batch().claim("a", 1).claim("b", 2).commit("a", exchange("a1"), 1), 1)
+    owner.send(Batch().commit("c", exchange("c1")).claim("d", 3).release("d", 3), 2)
+    owner.merge("a")
+    owner.merge("c")
+    owner.checkpoint()
+    owner.send(Batch().commit("a", exchange("a2")).clear("c", "again").claim("e", 4), 3)
+    owner.send(Batch().commit("c", exchange("c2")).commit("b", exchange("b1"), 2), 1, OTHER_CLIENT)
+    owner.merge("c")
+    owner.checkpoint()
+    owner.send(Batch().commit("a", exchange("a3")).commit("f", exchange("f1")), 4)
+    if stop:
+        owner.stop()
+    return owner
+
+
+@pytest.fixture(scope="module")
+def lived() -> FaultyDisk:
+    disk = FaultyDisk()
+    busy_life(disk)
+    return disk
+
+
+def without_checkpoints(disk: FaultyDisk) -> FaultyDisk:
+    bare = disk.copy()
+    files = bare.view()
+    for name in names.checkpoints_in(files.names()):
+        files.remove(name.file)
+    return bare
+
+
+def says(store: CaptureStore) -> dict[str, Any]:
+    """Everything that a reader says of a directory."""
+    return {
+        "ids": store.rollout_ids(),
+        "outstanding": store.outstanding(),
+        **{
+            rollout: (
+                store.knows(rollout),
+                store.generation(rollout),
+                store.is_incomplete(rollout),
+                store.outstanding(rollout),
+                store.read(rollout),
+                store.evidence(rollout),
+            )
+            for rollout in "abcdefg"
+        },
+    }
+
+
+def open_ledger(disk: FaultyDisk, *, resume: bool = True) -> tuple[Ledger, str]:
+    """The ledger of a directory with everything in memory, and the checkpoint that it was opened behind."""
+    files, ledger = disk.view(), Ledger()
+    opened = open_log(files, plan_log(files), ledger, checkpoints=resume)
+    opened.fold.bring_back(list(ledger.archived))
+    return ledger, opened.scan.report.checkpoint
+
+
+def replace(disk: FaultyDisk, name: CheckpointName, data: bytes) -> None:
+    files = disk.view()
+    files.remove(name.file)
+    files.create(name.file, data, "checkpoint")
+
+
+# -- with checkpoints as without --------------------------------------------------------------------------------------
+
+
+def test_a_directory_opened_behind_a_checkpoint_says_what_its_whole_log_says(lived: FaultyDisk) -> None:
+    with_checkpoints, bare = CaptureStore(lived.view()), CaptureStore(without_checkpoints(lived).view())
+    assert (with_checkpoints.report.checkpoint, bare.report.checkpoint) == (SECOND.file, "")
+    assert says(with_checkpoints) == says(bare)
+    assert with_checkpoints.report.frames < bare.report.frames / 3
+
+
+def test_an_owner_that_opens_behind_a_checkpoint_has_the_ledger_of_the_whole_log(lived: FaultyDisk) -> None:
+    ledger, name = open_ledger(lived)
+    assert name == SECOND.file
+    assert state_of(ledger) == state_of(open_ledger(lived, resume=False)[0])
+    assert ledger.counts == open_ledger(lived, resume=False)[0].counts
+
+
+def test_a_reader_takes_in_what_comes_later_for_archived_rollouts_too() -> None:
+    disk = FaultyDisk()
+    owner = busy_life(disk, stop=False)
+    store = CaptureStore(disk.view())
+    owner.send(Batch().commit("c", exchange("c3")).clear("a", "x").claim("b", 9), 5)
+    owner.checkpoint()
+    owner.send(Batch().commit("c", exchange("c4")), 6)
+    store.refresh()
+    assert store.report.checkpoint == SECOND.file
+    assert says(store) == says(CaptureStore(without_checkpoints(disk).view()))
+    assert [each["model_call_id"] for each in store.read("c")] == ["c2", "c3", "c4"]
+
+
+def test_an_owner_goes_on_with_the_chain_of_the_owner_before(lived: FaultyDisk) -> None:
+    disk = lived.copy()
+    owner = Owner(disk.view())
+    assert owner.report.checkpoint == SECOND.file
+    owner.send(Batch().commit("c", exchange("c3")), 7)
+    owner.checkpoint()
+    header = read_checkpoint(disk.view(), CheckpointName(2, 0)).header
+    assert header.previous is not None
+    assert header.previous[:2] == SECOND
+    disk.crash()
+    assert says(CaptureStore(disk.view())) == says(CaptureStore(without_checkpoints(disk).view()))
+
+
+def test_a_batch_that_an_earlier_owner_applied_is_answered_from_a_checkpoint(lived: FaultyDisk) -> None:
+    owner = Owner(lived.copy().view())
+    again = Batch().commit("a", exchange("a2")).clear("c", "again").claim("e", 4)
+    assert owner.append(again, 3) is None
+    _, results = owner.ledger.clients[b"client-000000001"].answers[3]
+    assert [(each.outcome, each.generation, each.call_index) for each in results] == [(0, 0, 1), (0, 1, -1), (0, 0, -1)]
+
+
+# -- what does not count ----------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_beyond_its_epochs_cut_does_not_count() -> None:
+    disk = FaultyDisk()
+    owner = busy_life(disk, stop=False)
+    owner.checkpoint()  # holds the last group, which the next owner cannot know to be on disk: it is copied and cut
+    assert CaptureStore(disk.view()).report.checkpoint == CheckpointName(1, 2).file
+    successor = Owner(disk.view(), "actor-2", takeover=True)
+    assert successor.report.checkpoint == SECOND.file
+    assert says(CaptureStore(disk.view())) == says(CaptureStore(without_checkpoints(disk).view()))
+
+
+def test_what_a_superseded_owner_still_writes_never_counts() -> None:
+    disk = FaultyDisk()
+    owner = busy_life(disk, stop=False)
+    Owner(disk.view(), "actor-2", takeover=True)
+    owner.append(Batch().commit("a", exchange("frozen")), 9)
+    owner.writer.sync()
+    owner.ledger.durable(owner.ledger.last_sequence)
+    owner.checkpoint()
+    assert CheckpointName(1, 2) in names.checkpoints_in(disk.view().names())
+    store = CaptureStore(disk.view())
+    assert store.report.checkpoint == SECOND.file
+    assert [each["model_call_id"] for each in store.read("a")] == ["a1", "a2", "a3"]
+
+
+def changed_header(disk: FaultyDisk, name: CheckpointName, **changes: Any) -> bytes:
+    """The checkpoint's file with another header, its checksum made right."""
+    data = disk.view().read(name.file)
+    found = read_checkpoint(disk.view(), name)
+    fixed = checkpoints._FIXED.unpack_from(data)
+    pages = data[checkpoints.CHECKPOINT_HEAD_BYTES :][: fixed[1]]
+    header = msgspec.structs.replace(found.header, **changes)
+    tail = [msgspec.msgpack.encode(part) for part in (header, found.state, found.table)]
+    head = checkpoints._FIXED.pack(checkpoints.CHECKPOINT_MAGIC, len(pages), *map(len, tail))
+    crc = checkpoints._CRC.pack(checksum(head + b"".join(tail)))
+    return b"".join((head, crc, pages, *tail))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": uuid.UUID(int=7).bytes},
+        {"sequence": 1},
+        {"sequence": 10_000},
+        {"segment": 0},
+        {"segment": 77},
+        {"offset": 41},
+        {"offset": 1 << 40},
+        {"previous": (1, 0, 12345)},
+        {"previous": (1, 1, 0)},
+        {"epoch": 3},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_does_not_fit_its_log_does_not_count(lived: FaultyDisk, changes: dict[str, Any]) -> None:
+    disk = lived.copy()
+    replace(disk, SECOND, changed_header(disk, SECOND, **changes))
+    store = CaptureStore(disk.view())
+    assert store.report.checkpoint != SECOND.file
+    assert says(store) == says(CaptureStore(without_checkpoints(lived).view()))
+
+
+def test_a_log_that_is_damaged_behind_the_checkpoint_is_read_from_its_beginning(lived: FaultyDisk) -> None:
+    disk = lived.copy()
+    header = read_checkpoint(disk.view(), SECOND).header
+    segment = names.SegmentName(1, header.segment)
+    disk.flip_bit(segment.file, 8 * (header.offset + 45))
+    store, bare = CaptureStore(disk.view()), CaptureStore(without_checkpoints(disk).view())
+    assert (store.report.checkpoint, store.report.damaged) == ("", True)
+    assert store.report.affected == bare.report.affected
+    for rollout in "abcdef":
+        assert store.evidence(rollout) == bare.evidence(rollout)
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_noticed(lived: FaultyDisk) -> None:
+    files = lived.view()
+    found = read_checkpoint(files, SECOND)
+    data = files.read(SECOND.file)
+    for offset in range(len(data)):
+        changed = _Altered(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        with pytest.raises(DamagedLog):
+            read_everything(changed, found)
+
+
+def test_every_shorter_checkpoint_is_noticed(lived: FaultyDisk) -> None:
+    data = lived.view().read(SECOND.file)
+    for size in range(len(data)):
+        with pytest.raises(DamagedLog):
+            read_checkpoint(_Altered(data[:size]), SECOND)  # type: ignore[arg-type]
+
+
+class _Altered:
+    """One file with other bytes in it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self, _name: str) -> int:
+        return len(self._data)
+
+    def read_at(self, _name: str, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+
+def read_everything(files: Any, found: Checkpoint) -> None:
+    read_checkpoint(files, SECOND)
+    for rollout, packed in {**found.table.busy, **found.table.quiet}.items():
+        try:
+            read_rollout(files, rollout, packed)
+        except DamagedLog as error:
+            if "another rollout" not in str(error):  # its earlier page is in the file before, which this is not
+                raise
+
+
+@pytest.mark.parametrize("name", [FIRST, SECOND], ids=str)
+def test_with_a_damaged_checkpoint_a_directory_still_says_what_its_log_says(
+    lived: FaultyDisk, name: CheckpointName
+) -> None:
+    expected = says(CaptureStore(without_checkpoints(lived).view()))
+    ledger = state_of(open_ledger(lived, resume=False)[0])
+    size = lived.view().size(name.file)
+    for offset in [0, 9, 20, 30, *range(33, size, size // 12), size - 1]:
+        disk = lived.copy()
+        disk.flip_bit(name.file, 8 * offset + 4)
+        assert says(CaptureStore(disk.view())) == expected, offset
+        try:
+            found, _ = open_ledger(disk)
+        except DamagedLog:
+            continue  # a page of a rollout that nothing is replayed of; whoever asks for it reads the whole log
+        assert state_of(found) == ledger, offset
+    for gone in (0, size // 2, size - 1):
+        disk = lived.copy()
+        replace(disk, name, lived.view().read(name.file)[:gone])
+        assert says(CaptureStore(disk.view())) == expected, gone
+    disk = lived.copy()
+    disk.view().remove(name.file)
+    assert says(CaptureStore(disk.view())) == expected
