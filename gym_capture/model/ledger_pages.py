@@ -7,15 +7,15 @@ back first what is archived of it (`archived`, `adopt`); the ledger refuses to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from gym_capture.model.archive import Archive
 from gym_capture.model.ledger_fold import ClientState, LedgerFold
-from gym_capture.model.pages import PageSource, flags_of, pack_archived, take_page
-from gym_capture.model.rollout_state import Place, RolloutState
+from gym_capture.model.pages import PageSource, take_page
+from gym_capture.model.rollout_state import RolloutState, Saved
 from gym_capture.model.rows import Result
 
 _SINCE_THE_START = frozenset({"rows_without_token", "repeated_batches", "expired_clients"})
@@ -76,15 +76,15 @@ class PagedLedger(LedgerFold):
         state = LedgerState(self.last_sequence, self._damages, self.others_damaged, self._late, counts, clients)
         return Snapshot(state, [take_page(self.rollouts[rollout_id]) for rollout_id in changed])
 
-    def saved(self, snapshot: Snapshot, places: Mapping[str, Place]) -> None:
-        """The snapshot is on disk, each page at its place: what need not be in memory leaves it.
+    def saved(self, snapshot: Snapshot, pages: Sequence[Saved]) -> None:
+        """The snapshot is on disk, a page for each of its sources in order: what need not be in memory leaves it.
 
         That is what has nothing open or on its way and was merged, or had no row since the snapshot before.
         """
         touched: set[str] = set()
-        for source in snapshot.sources:
+        for source, saved in zip(snapshot.sources, pages, strict=True):
             touched.add(source.state.id)
-            source.state.saved = source.saved(places[source.state.id])
+            source.state.saved = saved
         staying: set[str] = set()
         for rollout_id in touched | self._recent | self._adopted:
             state = self.rollouts.get(rollout_id)
@@ -137,5 +137,5 @@ class PagedLedger(LedgerFold):
 
     def _evict(self, state: RolloutState) -> None:
         if state.saved is not None:
-            self.archived.add(state.id, pack_archived(state.generation, state.saved.place, flags_of(state)))
+            self.archived.add(state.id, state.saved.packed)
             del self.rollouts[state.id]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -61,16 +61,6 @@ def unpack_archived(packed: bytes) -> ArchivedPage:
 def is_incomplete(packed: bytes) -> bool:
     """`ArchivedPage.incomplete`, without unpacking the rest: there may be a million."""
     return bool(packed[_FLAGS_AT] & _INCOMPLETE)
-
-
-def flags_of(state: RolloutState) -> int:
-    """What is asked of an evicted rollout most often."""
-    return (
-        (_INCOMPLETE if state.incomplete else 0)
-        | (_EVIDENCE if state.has_evidence else 0)
-        | (_KNOWN if state.known else 0)
-        | (_BUSY if state.open else 0)
-    )
 
 
 def pack_archived(generation: int, place: Place, flags: int) -> bytes:
@@ -140,73 +130,115 @@ class PageSource(NamedTuple):
     """A rollout as it was at one moment, copied so far that the loop may go on with the rollout itself.
 
     What it shares with the rollout never changes but for the places of frames that are still on their way to disk. So
-    it becomes a page (`page_of`) only when all of it is durable.
+    it becomes a page (`page_of`) only when all of it is durable. Fields as in `Page`; `before` is what was saved.
     """
 
     state: RolloutState
-    page: Page
-    flags: int
+    generation: int
+    before: Saved | None
+    next_index: int
+    returned: int
+    merged: bool
+    issued: int
+    marked: int
+    incomplete: bool
+    reasons: dict[str, int]
+    clears: dict[str, int]
+    open: Sequence[Claim]
+    lost: dict[tuple[bytes, int], str]
+    refused: Sequence[tuple[str, bytes]]
+    absent: Sequence[str]
     entries: list[Entry]
-    histories: list[History]
-    pieces: list[tuple[int, int, FrameRef, int, bytes]]
-    entries_before: int
-    pieces_before: tuple[int, ...]
+    histories: Sequence[History]
+    names: Sequence[tuple[bytes, int]]
+    pieces: Sequence[tuple[int, int, FrameRef, int, bytes]]
+
+    @property
+    def flags(self) -> int:
+        """What `pack_archived` keeps."""
+        evidence = self.next_index or self.open or self.reasons
+        return (
+            (_INCOMPLETE if self.incomplete else 0)
+            | (_EVIDENCE if evidence else 0)
+            | (_KNOWN if evidence or self.generation else 0)
+            | (_BUSY if self.open else 0)
+        )
 
     def saved(self, place: Place) -> Saved:
         """What the rollout has to remember, once its page lies at `place`."""
-        counts = list(self.pieces_before) + [0] * (len(self.histories) - len(self.pieces_before))
+        before = self.before
+        counts = [0] * len(self.histories)
+        counts[: len(before.pieces) if before is not None else 0] = before.pieces if before is not None else ()
         for history, *_ in self.pieces:
             counts[history] += 1
-        return Saved(place, self.page.generation, self.entries_before + len(self.entries), tuple(counts))
+        entries = (before.entries if before is not None else 0) + len(self.entries)
+        return Saved(pack_archived(self.generation, place, self.flags), entries, tuple(counts))
+
+
+_NO_DICT: dict[Any, Any] = {}
 
 
 def take_page(state: RolloutState) -> PageSource:
-    """Copy what a page needs. Cheap: the loop waits for it."""
-    saved = state.saved
-    if saved is not None and saved.generation != state.generation:
-        saved = None
-    entries_before = saved.entries if saved is not None else 0
-    pieces_before = saved.pieces if saved is not None else ()
-    histories = list(state.histories.values())
-    pieces: list[tuple[int, int, FrameRef, int, bytes]] = []
-    for index, history in enumerate(histories):
-        start = pieces_before[index] if index < len(pieces_before) else 0
-        pieces += [(index, *piece) for piece in history.rows(start)]
-    page = Page(
-        state.id,
+    """Copy what a page needs. Cheap, for the loop waits for it: most of what there may be is not there."""
+    before = state.saved
+    if before is not None and unpack_archived(before.packed).generation != state.generation:
+        before = None
+    histories: Sequence[History] = ()
+    names: Sequence[tuple[bytes, int]] = ()
+    pieces: list[tuple[int, int, FrameRef, int, bytes]] | tuple[()] = ()
+    if state.histories:
+        histories, names, pieces = list(state.histories.values()), list(state.histories), []
+        counts = before.pieces if before is not None else ()
+        for index, history in enumerate(histories):
+            pieces += [(index, *piece) for piece in history.rows(counts[index] if index < len(counts) else 0)]
+    return PageSource(
+        state,
         state.generation,
-        saved.place if saved is not None else None,
+        before,
         state.next_index,
         state.returned,
         state.merged,
         state.issued,
         state.marked,
-        dict(state.reasons),
-        dict(state.clears),
-        [(claim.client, claim.number, claim.model_call_id, claim.at) for claim in state.open.values()],
-        [(*key, identity) for key, identity in state.lost.items()],
-        list(state.refused),
-        list(state.absent),
-        list(state.histories),
-        [],
-        [],
-    )
-    flags = flags_of(state)
-    return PageSource(
-        state, page, flags, state.entries[entries_before:], histories, pieces, entries_before, pieces_before
+        state.incomplete,
+        dict(state.reasons) if state.reasons else _NO_DICT,
+        dict(state.clears) if state.clears else _NO_DICT,
+        list(state.open.values()) if state.open else (),
+        dict(state.lost) if state.lost else _NO_DICT,
+        list(state.refused) if state.refused else (),
+        list(state.absent) if state.absent else (),
+        state.entries[before.entries if before is not None else 0 :],
+        histories,
+        names,
+        pieces,
     )
 
 
 def page_of(source: PageSource) -> Page:
     """The page itself; all that it tells of is durable."""
     index_of = {id(history): index for index, history in enumerate(source.histories)}
-    page = source.page
-    page.entries.extend(_stored_entry(entry, index_of) for entry in source.entries)
-    page.pieces.extend(
-        PagePiece(history, first, count, packed, ref.sequence, ref.epoch, ref.segment, ref.body_offset)
-        for history, first, ref, count, packed in source.pieces
+    return Page(
+        source.state.id,
+        source.generation,
+        unpack_archived(source.before.packed).place if source.before is not None else None,
+        source.next_index,
+        source.returned,
+        source.merged,
+        source.issued,
+        source.marked,
+        source.reasons,
+        source.clears,
+        [(claim.client, claim.number, claim.model_call_id, claim.at) for claim in source.open],
+        [(*key, identity) for key, identity in source.lost.items()],
+        list(source.refused),
+        list(source.absent),
+        list(source.names),
+        [_stored_entry(entry, index_of) for entry in source.entries],
+        [
+            PagePiece(history, first, count, packed, ref.sequence, ref.epoch, ref.segment, ref.body_offset)
+            for history, first, ref, count, packed in source.pieces
+        ],
     )
-    return page
 
 
 def _stored_entry(entry: Entry, index_of: dict[int, int]) -> PageEntry:
@@ -235,12 +267,12 @@ def decode_page(data: bytes) -> Page:
     return _decode(data)
 
 
-def rollout_of(pages: Sequence[Page], place: Place) -> RolloutState:
+def rollout_of(pages: Sequence[Page], packed: bytes) -> RolloutState:
     """The rollout that a chain of pages tells of.
 
     Args:
         pages: from the first of its generation to the last.
-        place: where the last one lies.
+        packed: what was archived of it.
     """
     last = pages[-1]
     state = RolloutState(last.rollout)
@@ -276,7 +308,7 @@ def rollout_of(pages: Sequence[Page], place: Place) -> RolloutState:
             )
             state.entries.append(entry)
             state.calls[entry.model_call_id] = entry
-    state.saved = Saved(place, last.generation, len(state.entries), tuple(counts))
+    state.saved = Saved(packed, len(state.entries), tuple(counts))
     return state
 
 

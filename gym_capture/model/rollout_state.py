@@ -39,12 +39,13 @@ class Place(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What of a rollout is in checkpoints: its last page's `place`, and how many entries (and pieces of each history)
-    of `generation` that page and those before it hold.
+    """What of a rollout is in checkpoints.
+
+    Fields: its last page and that one's generation, `packed` as the archive keeps it (`pages.pack_archived`), and how
+    many `entries`, and pieces of each history, that page and those before it hold.
     """
 
-    place: Place
-    generation: int
+    packed: bytes
     entries: int
     pieces: tuple[int, ...]
 

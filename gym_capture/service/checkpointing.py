@@ -14,7 +14,7 @@ from functools import partial
 
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.ledger_pages import Snapshot
-from gym_capture.model.rollout_state import Place
+from gym_capture.model.rollout_state import Saved
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit, LastFrame
 from gym_capture.storage.checkpoint_writer import CheckpointWriter
@@ -77,15 +77,15 @@ class Checkpointing:
         write = partial(self._writer.write, snapshot, last.ref.segment, last.ref.body_offset + last.body_bytes)
         self._executor.start(write, partial(self._written, snapshot))
 
-    def _written(self, snapshot: Snapshot, places: dict[str, Place] | None, error: BaseException | None) -> None:
+    def _written(self, snapshot: Snapshot, pages: list[Saved] | None, error: BaseException | None) -> None:
         self._busy = False
         self._idle.set()
         if self._ended:
             return
-        if error is not None or places is None:
+        if error is not None or pages is None:
             self._ledger.not_saved(snapshot)
             self._counts["failed_checkpoints"] += 1
             logger.warning("a checkpoint was not written (%s); the log holds all that it would have said", error)
             return
-        self._ledger.saved(snapshot, places)
+        self._ledger.saved(snapshot, pages)
         self._counts["checkpoints"] += 1

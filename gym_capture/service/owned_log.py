@@ -190,12 +190,12 @@ class Taking:
     def _checkpoint(self, ledger: Ledger, writer: SegmentWriter, checkpoints: CheckpointWriter) -> None:
         snapshot = ledger.snapshot()
         try:
-            places = checkpoints.write(snapshot, writer.segment.number, writer.position)
+            pages = checkpoints.write(snapshot, writer.segment.number, writer.position)
         except OSError as error:
             ledger.not_saved(snapshot)
             logger.warning("a checkpoint was not written (%s); the log holds all that it would have said", error)
         else:
-            ledger.saved(snapshot, places)
+            ledger.saved(snapshot, pages)
 
     async def _beat(self, ownership: Ownership) -> None:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gym_capture.model.ledger_pages import Snapshot
-from gym_capture.model.rollout_state import Place
+from gym_capture.model.rollout_state import Saved
 from gym_capture.storage import fault_points
 from gym_capture.storage.checkpoints import Checkpoint, CheckpointHeader, encode_checkpoint
 from gym_capture.storage.files import Files
@@ -34,8 +34,8 @@ class CheckpointWriter:
         self._previous = None if previous is None else (*previous.name, previous.crc)
         self._number = 0
 
-    def write(self, snapshot: Snapshot, segment: int, offset: int) -> dict[str, Place]:
-        """Write a snapshot of which every frame is durable and was ours; durably. Returns where the pages lie.
+    def write(self, snapshot: Snapshot, segment: int, offset: int) -> list[Saved]:
+        """Write a snapshot of which every frame is durable and was ours; durably. Returns what `Ledger.saved` wants.
 
         Args:
             segment, offset: where the snapshot's last frame ends.
@@ -49,7 +49,7 @@ class CheckpointWriter:
         seen = self._seen.runs()
         seen[self._epoch] = [*seen.get(self._epoch, []), (self._first, sequence)]
         header = CheckpointHeader(self._run, *name, self._previous, sequence, segment, offset, seen)
-        data, places, crc = encode_checkpoint(header, snapshot.state, snapshot.sources)
+        data, saved, crc = encode_checkpoint(header, snapshot.state, snapshot.sources)
         self._files.create(name.file, data, fault_points.CHECKPOINT)
         self._previous = (*name, crc)
-        return places
+        return saved

@@ -22,12 +22,11 @@ from gym_capture.model.pages import (
     PageSource,
     decode_page,
     encode_page,
-    pack_archived,
     page_of,
     rollout_of,
     unpack_archived,
 )
-from gym_capture.model.rollout_state import Place, RolloutState
+from gym_capture.model.rollout_state import Place, RolloutState, Saved
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import CheckpointName
 
@@ -79,24 +78,23 @@ class Checkpoint(NamedTuple):
 
 def encode_checkpoint(
     header: CheckpointHeader, state: LedgerState, sources: Sequence[PageSource]
-) -> tuple[bytes, dict[str, Place], int]:
-    """The bytes of a checkpoint's file, where in it each rollout's page lies, and its checksum."""
+) -> tuple[bytes, list[Saved], int]:
+    """The bytes of a checkpoint's file, what each rollout has to remember of its page in it, and its checksum."""
     pages: list[bytes] = []
-    places: dict[str, Place] = {}
+    saved: list[Saved] = []
     table = PageTable({}, {})
     at = CHECKPOINT_HEAD_BYTES
     for source in sources:
         data = encode_page(page_of(source))
-        rollout = source.page.rollout
-        place = places[rollout] = Place(header.epoch, header.number, at, _CRC.size + len(data))
+        place = Place(header.epoch, header.number, at, _CRC.size + len(data))
         pages += (_CRC.pack(checksum(data)), data)
         at += place.length
-        packed = pack_archived(source.page.generation, place, source.flags)
-        (table.busy if source.page.open else table.quiet)[rollout] = packed
+        saved.append(source.saved(place))
+        (table.busy if source.open else table.quiet)[source.state.id] = saved[-1].packed
     tail = [msgspec.msgpack.encode(part) for part in (header, state, table)]
     fixed = _FIXED.pack(CHECKPOINT_MAGIC, at - CHECKPOINT_HEAD_BYTES, *map(len, tail))
     crc = checksum(b"".join((fixed, *tail)))
-    return b"".join((fixed, _CRC.pack(crc), *pages, *tail)), places, crc
+    return b"".join((fixed, _CRC.pack(crc), *pages, *tail)), saved, crc
 
 
 def read_checkpoint(files: Files, name: CheckpointName) -> Checkpoint:
@@ -171,7 +169,7 @@ def read_rollout(files: Files, rollout_id: str, packed: bytes) -> RolloutState:
         pages.append(page)
         place = before
     pages.reverse()
-    return rollout_of(pages, last)
+    return rollout_of(pages, packed)
 
 
 def _damaged(name: CheckpointName, offset: int, why: str) -> DamagedLog:

@@ -109,7 +109,7 @@ def recover(
     for tail in tails:
         plan.cuts[tail.cut.epoch] = tail.cut
     concerned = {rollout for tail in tails for frame in tail.frames for rollout in rollouts_of(frame.rows)}
-    concerned.update(*(tail.rollouts for tail in tails))
+    concerned.update(*(tail.rollouts for tail in tails if tail.damages))
     scan, fold, checkpoint = open_log(files, plan, ledger, checkpoints=checkpoints, needed=concerned)
     if scan.run is not None and scan.run != ownership.run.bytes:
         raise FormatError(

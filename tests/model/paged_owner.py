@@ -11,7 +11,7 @@ from gym_capture.model.archive import Archive
 from gym_capture.model.codec import decode_rows
 from gym_capture.model.ledger import Applied, Ledger, Repeated
 from gym_capture.model.ledger_pages import LedgerState, Snapshot
-from gym_capture.model.pages import decode_page, encode_page, pack_archived, page_of, rollout_of, unpack_archived
+from gym_capture.model.pages import decode_page, encode_page, page_of, rollout_of, unpack_archived
 from gym_capture.model.rollout_state import Place, RolloutState
 from gym_capture.model.rows import ClientRow, Row, rollouts_of
 from tests.model.ledgers import LEASE_S, Owner, replay
@@ -51,29 +51,27 @@ class PagedOwner(Owner):
         if failed:
             self.ledger.not_saved(snapshot)
             return
-        packed, places = {}, {}
+        packed, pages = {}, []
         for source in snapshot.sources:
-            page = page_of(source)
-            data = encode_page(page)
+            data = encode_page(page_of(source))
             place = Place(1, len(self.checkpoints), len(self.pages), len(data))
             self.pages[place] = data
-            places[page.rollout] = place
-            packed[page.rollout] = pack_archived(page.generation, place, source.flags)
+            pages.append(source.saved(place))
+            packed[source.state.id] = pages[-1].packed
         self.checkpoints.append(Checkpoint(msgspec.msgpack.encode(snapshot.state), packed))
         before = len(self.ledger.archived)
-        self.ledger.saved(snapshot, places)
+        self.ledger.saved(snapshot, pages)
         self.evicted += len(self.ledger.archived) - before
 
     def load(self, packed: bytes) -> RolloutState:
         """An archived rollout, read from its pages."""
         place: Place | None = unpack_archived(packed).place
-        last, chain = place, []
+        chain = []
         while place is not None:
             page = decode_page(self.pages[place])
             chain.append(page)
             place = page.previous
-        assert last is not None
-        return rollout_of(chain[::-1], last)
+        return rollout_of(chain[::-1], packed)
 
     def bring_back(self, rollout_ids: set[str]) -> None:
         """What is about to change has to be in memory."""

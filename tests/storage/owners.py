@@ -124,8 +124,8 @@ class Owner:
     def checkpoint(self) -> None:
         """Write a checkpoint; everything has to be acknowledged."""
         snapshot = self.ledger.snapshot()
-        places = self.checkpoints.write(snapshot, self.writer.segment.number, self.writer.position)
-        self.ledger.saved(snapshot, places)
+        pages = self.checkpoints.write(snapshot, self.writer.segment.number, self.writer.position)
+        self.ledger.saved(snapshot, pages)
 
     def merge(self, rollout: str) -> None:
         """Journal a merge, and sync."""
