@@ -18,7 +18,8 @@ def verification(store: CaptureStore) -> dict[str, Any]:
     Returns:
         `sound`; counts of segments, frames, bytes, rollouts, calls and checked parts; the rollouts that are
         incomplete (with reasons), have late rows or open claims; `tears` and `cuts`, which lose nothing that was
-        acknowledged; `quarantined`, the places whose bytes a repair put aside; and `damage`, each piece of which is
+        acknowledged; `quarantined`, the places whose bytes a repair put aside; `checkpoints`, those that do not say
+        what the log says (which costs time at the next opening, no evidence); and `damage`, each piece of which is
         something that cannot be read.
     """
     report = store.verify()
@@ -68,6 +69,7 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         "cuts": [{"epoch": cut.epoch, "segment": cut.segment, "offset": cut.offset} for cut in log.cuts],
         "quarantined": [_place(place) for place in log.fillers],
         "ignored_bytes": log.ignored_bytes,
+        "checkpoints": [{"file": each.file, "offset": each.offset, "why": each.why} for each in report.checkpoints],
         "damage": damage,
     }
 

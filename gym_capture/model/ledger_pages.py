@@ -67,14 +67,17 @@ class PagedLedger(LedgerFold):
         """Everything as it is now, to be written once all of it is durable. `saved` or `not_saved` has to follow."""
         changed, self.changed = self.changed, set()
         self.unsaved_rows = 0
+        return Snapshot(self.state(), [take_page(self.rollouts[rollout_id]) for rollout_id in changed])
+
+    def state(self) -> LedgerState:
+        """Everything but the rollouts, as it is now."""
         counts = {name: count for name, count in self.counts.items() if name not in _SINCE_THE_START}
         clients = [
             StoredClient(client.id, client.confirmed, dict(client.answers))
             for client in self.clients.values()
             if client.confirmed or client.answers
         ]
-        state = LedgerState(self.last_sequence, self._damages, self.others_damaged, self._late, counts, clients)
-        return Snapshot(state, [take_page(self.rollouts[rollout_id]) for rollout_id in changed])
+        return LedgerState(self.last_sequence, self._damages, self.others_damaged, self._late, counts, clients)
 
     def saved(self, snapshot: Snapshot, pages: Sequence[Saved]) -> None:
         """The snapshot is on disk, a page for each of its sources in order: what need not be in memory leaves it.

@@ -22,9 +22,9 @@ class LogView:
     log is read instead, for as long as this view lives.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, *, checkpoints: bool = True) -> None:
         self._files = files
-        self._checkpoints = True
+        self._checkpoints = checkpoints
         self.load()
 
     @property

@@ -36,15 +36,17 @@ class CaptureStore:
 
     Args:
         directory: the absolute path, or `Files`.
+        checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
         CaptureDirectoryError: the path is relative, absent, or no directory.
         FormatError: the log is of another version.
     """
 
-    def __init__(self, directory: str | Path | Files) -> None:
+    def __init__(self, directory: str | Path | Files, *, checkpoints: bool = True) -> None:
         self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
         self._nemo_gym = NemoGymFiles(self._files)
+        self._checkpoints = checkpoints
         self._load()
 
     @property
@@ -72,7 +74,7 @@ class CaptureStore:
 
     def _load(self) -> None:
         self._marker = self._read_marker()
-        self._log = LogView(self._files)
+        self._log = LogView(self._files, checkpoints=self._checkpoints)
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -11,15 +12,19 @@ import pytest
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import checksum
 from gym_capture.model.ledger import Ledger
+from gym_capture.model.pages import unpack_archived
 from gym_capture.storage import checkpoints, names
 from gym_capture.storage.checkpoints import Checkpoint, read_checkpoint, read_rollout
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.names import CheckpointName
+from gym_capture.storage.repair import RepairReport, repair
 from gym_capture.storage.resume import open_log
 from gym_capture.storage.store import CaptureStore
+from gym_capture.storage.verify import verify_log
 from gym_capture.testing.faulty_files import FaultyDisk
+from gym_capture.testing.manual_clock import ManualClock
 from tests.model.ledgers import state_of
-from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange, identity
 
 FIRST, SECOND = CheckpointName(1, 0), CheckpointName(1, 1)
 
@@ -283,3 +288,82 @@ def test_with_a_damaged_checkpoint_a_directory_still_says_what_its_log_says(
     disk = lived.copy()
     disk.view().remove(name.file)
     assert says(CaptureStore(disk.view())) == expected
+
+
+# -- verify and repair ------------------------------------------------------------------------------------------------
+
+
+def mend(disk: FaultyDisk) -> RepairReport:
+    clock = ManualClock()
+    return repair(
+        disk.view(), identity("repair"), lambda _: nullcontext(), clock=clock, wait=clock.advance, new_token=str
+    )
+
+
+def test_sound_checkpoints_agree_with_the_log_and_need_no_repair(lived: FaultyDisk) -> None:
+    files = lived.view()
+    report = verify_log(files)
+    assert (report.checkpoints, report.sound) == ([], True)
+    disk = lived.copy()
+    successor = Owner(disk.view(), "actor-2", takeover=True)
+    successor.send(Batch().commit("a", exchange("a4")).commit("b", exchange("b2")), 8)
+    successor.checkpoint()
+    assert verify_log(disk.view()).checkpoints == []
+    assert mend(lived.copy()) == RepairReport()
+
+
+def test_what_a_superseded_owner_wrote_beyond_its_cut_is_passed_over() -> None:
+    disk = FaultyDisk()
+    owner = busy_life(disk, stop=False)
+    owner.checkpoint()
+    Owner(disk.view(), "actor-2", takeover=True)
+    assert verify_log(disk.view()).checkpoints == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"run": uuid.UUID(int=7).bytes}, "belongs to run"),
+        ({"sequence": 1}, "ends with frame 1"),
+        ({"segment": 0, "offset": 41}, "no frame of"),
+        ({"previous": (1, 0, 12345)}, "the checkpoint before it"),
+    ],
+    ids=str,
+)
+def test_verify_names_a_checkpoint_that_does_not_fit_its_log(
+    lived: FaultyDisk, changes: dict[str, Any], why: str
+) -> None:
+    disk = lived.copy()
+    replace(disk, SECOND, changed_header(disk, SECOND, **changes))
+    [found] = verify_log(disk.view()).checkpoints
+    assert found.file == SECOND.file
+    assert why in found.why
+
+
+def test_verify_names_each_damaged_place_and_a_repair_puts_the_checkpoint_aside(lived: FaultyDisk) -> None:
+    expected = says(CaptureStore(without_checkpoints(lived).view()))
+    size = lived.view().size(SECOND.file)
+    for offset in (0, 40, size // 3, size - 1):
+        disk = lived.copy()
+        disk.flip_bit(SECOND.file, 8 * offset)
+        report = verify_log(disk.view())
+        assert [each.file for each in report.checkpoints] == [SECOND.file], offset
+        assert report.sound
+        mended = mend(disk)
+        assert (mended.epoch, mended.quarantined) == (0, [f"quarantine/{SECOND.file}.0"])
+        assert verify_log(disk.view()).checkpoints == []
+        store = CaptureStore(disk.view())
+        assert store.report.checkpoint == FIRST.file
+        assert says(store) == expected
+
+
+def test_a_page_of_another_content_with_a_right_checksum_is_found(lived: FaultyDisk) -> None:
+    disk = lived.copy()
+    data = bytearray(disk.view().read(SECOND.file))
+    place = unpack_archived(read_checkpoint(disk.view(), SECOND).table.quiet["a"]).place
+    page = data[place.offset + 4 : place.offset + place.length].replace(b"a2", b"a9")
+    data[place.offset : place.offset + place.length] = checkpoints._CRC.pack(checksum(bytes(page))) + page
+    replace(disk, SECOND, bytes(data))
+    [found] = verify_log(disk.view()).checkpoints
+    assert (found.file, found.offset) == (SECOND.file, place.offset)
+    assert "rollout a" in found.why
