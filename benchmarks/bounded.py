@@ -123,7 +123,7 @@ def fill(directory: Path, calls: int, of_a_rollout: int, checkpoint_rows: int) -
             snapshot = owner.ledger.snapshot()
             taken.append(time.process_time() - start)
             start = time.process_time()
-            pages = owner.checkpoints.write(snapshot, owner.writer.segment.number, owner.writer.position)
+            pages = owner.checkpoints.write(snapshot, owner.writer.last)
             written.append(time.process_time() - start)
             start = time.process_time()
             owner.ledger.saved(snapshot, pages)

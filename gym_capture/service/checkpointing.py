@@ -74,8 +74,7 @@ class Checkpointing:
         if not durable or self._ended:
             self._idle.set()  # the ledger is thrown away with this epoch
             return
-        write = partial(self._writer.write, snapshot, last.ref.segment, last.ref.body_offset + last.body_bytes)
-        self._executor.start(write, partial(self._written, snapshot))
+        self._executor.start(partial(self._writer.write, snapshot, last.place), partial(self._written, snapshot))
 
     def _written(self, snapshot: Snapshot, pages: list[Saved] | None, error: BaseException | None) -> None:
         self._busy = False

@@ -16,6 +16,7 @@ from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
 from gym_capture.model.codec import FRAME_HEAD_BYTES, FrameRef, PendingFrame
 from gym_capture.service.executor import Executor
+from gym_capture.storage.segments import FramePlace
 
 Done = Callable[[bool], None]
 """Told once: True when the frame is durable, False when it was dropped (its fate is then decided by a recovery)."""
@@ -30,10 +31,17 @@ class Staged(NamedTuple):
 
 
 class LastFrame(NamedTuple):
-    """The frame that was submitted last: where it lies once it is appended, and the length of its body."""
+    """The frame that was submitted last, its lengths, and where it lies once it is appended."""
 
     ref: FrameRef
+    head_bytes: int
     body_bytes: int
+
+    @property
+    def place(self) -> FramePlace:
+        """Where it lies; it has been appended."""
+        start = self.ref.body_offset - self.head_bytes
+        return FramePlace(self.ref.segment, start, self.ref.body_offset + self.body_bytes)
 
 
 class CommitCounters:
@@ -107,8 +115,9 @@ class GroupCommit:
                 done(False)
             return
         body_bytes = sum(map(len, frame.body))
-        self.last = LastFrame(frame.ref, body_bytes)
-        size = FRAME_HEAD_BYTES + len(frame.rows) + body_bytes
+        head_bytes = FRAME_HEAD_BYTES + len(frame.rows)
+        self.last = LastFrame(frame.ref, head_bytes, body_bytes)
+        size = head_bytes + body_bytes
         self._queue.append(Staged(frame, size, done))
         if not self._busy:
             self._begin()

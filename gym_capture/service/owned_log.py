@@ -190,7 +190,7 @@ class Taking:
     def _checkpoint(self, ledger: Ledger, writer: SegmentWriter, checkpoints: CheckpointWriter) -> None:
         snapshot = ledger.snapshot()
         try:
-            pages = checkpoints.write(snapshot, writer.segment.number, writer.position)
+            pages = checkpoints.write(snapshot, writer.last)
         except OSError as error:
             ledger.not_saved(snapshot)
             logger.warning("a checkpoint was not written (%s); the log holds all that it would have said", error)

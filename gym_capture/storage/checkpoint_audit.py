@@ -48,11 +48,11 @@ class CheckpointAudit:
                 continue
             self._known[name] = checkpoint.crc
             header = checkpoint.header
-            place = (SegmentName(header.epoch, header.segment), header.offset)
+            place = (SegmentName(header.epoch, header.segment), header.end)
             cut = plan.cuts.get(header.epoch)
             if counts(plan, checkpoint):
                 self._due.setdefault(place, []).append(checkpoint)
-            elif cut is None or (header.segment, header.offset) <= (cut.segment, cut.offset):
+            elif cut is None or (header.segment, header.end) <= (cut.segment, cut.offset):
                 self._note(name, 0, "it holds more than its segment")
 
     def met(self, frame: Frame, ledger: Ledger, run: bytes | None) -> None:
@@ -80,7 +80,7 @@ class CheckpointAudit:
         header = checkpoint.header
         if header.run != run:
             return 0, f"it belongs to run {header.run.hex()}"
-        if header.sequence != frame.head.sequence:
+        if (header.sequence, header.start) != (frame.head.sequence, frame.offset):
             return 0, f"it ends with frame {header.sequence}, its segment has {frame.head.sequence} there"
         if header.previous is not None and self._known.get(CheckpointName(*header.previous[:2])) != header.previous[2]:
             return 0, "the checkpoint before it is not there, or is another"

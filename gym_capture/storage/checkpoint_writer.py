@@ -8,6 +8,7 @@ from gym_capture.storage import fault_points
 from gym_capture.storage.checkpoints import Checkpoint, CheckpointHeader, encode_checkpoint
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import CheckpointName
+from gym_capture.storage.segments import FramePlace
 from gym_capture.storage.sequence_set import SequenceSet
 
 
@@ -34,11 +35,11 @@ class CheckpointWriter:
         self._previous = None if previous is None else (*previous.name, previous.crc)
         self._number = 0
 
-    def write(self, snapshot: Snapshot, segment: int, offset: int) -> list[Saved]:
+    def write(self, snapshot: Snapshot, last: FramePlace) -> list[Saved]:
         """Write a snapshot of which every frame is durable and was ours; durably. Returns what `Ledger.saved` wants.
 
         Args:
-            segment, offset: where the snapshot's last frame ends.
+            last: where the snapshot's last frame lies.
 
         Raises:
             OSError: there may be such a file now, and nothing rests on it; the next one holds it all again.
@@ -48,7 +49,7 @@ class CheckpointWriter:
         sequence = snapshot.state.sequence
         seen = self._seen.runs()
         seen[self._epoch] = [*seen.get(self._epoch, []), (self._first, sequence)]
-        header = CheckpointHeader(self._run, *name, self._previous, sequence, segment, offset, seen)
+        header = CheckpointHeader(self._run, *name, self._previous, sequence, *last, seen)
         data, saved, crc = encode_checkpoint(header, snapshot.state, snapshot.sources)
         self._files.create(name.file, data, fault_points.CHECKPOINT)
         self._previous = (*name, crc)

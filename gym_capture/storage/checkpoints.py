@@ -45,7 +45,7 @@ class CheckpointHeader(msgspec.Struct, array_like=True, frozen=True):
         epoch, number: its name.
         previous: epoch, number and checksum of the checkpoint before it; None: it holds everything.
         sequence: it holds all frames up to this one,
-        segment, offset: which ends there, in a segment of the same epoch.
+        segment, start, end: which lies there in a segment of the same epoch.
         seen: the frames read or written up to then, as runs of sequences by epoch.
     """
 
@@ -55,7 +55,8 @@ class CheckpointHeader(msgspec.Struct, array_like=True, frozen=True):
     previous: tuple[int, int, int] | None
     sequence: int
     segment: int
-    offset: int
+    start: int
+    end: int
     seen: dict[int, list[tuple[int, int]]]
 
 

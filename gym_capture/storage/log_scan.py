@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
@@ -44,15 +44,16 @@ class DamagedHeads(NamedTuple):
 class LogStart(NamedTuple):
     """Where a scan begins instead of at the very first frame: behind what a checkpoint holds.
 
-    Fields: the `segment` and `offset` at which the checkpoint's last frame ends, its `sequence`, and the frames `seen`
-    up to it. The segment is read from its beginning all the same, for whom it has rows of; what lies before the offset
-    is not given out.
+    Fields: the `segment` in which the checkpoint's last frame lies, `start` and `end` of that frame and its `sequence`
+    (it is read, and not given out), the frames `seen` up to it, and the `rollouts` that its segment may have rows of.
     """
 
     segment: SegmentName
-    offset: int
+    start: int
+    end: int
     sequence: int
     seen: SequenceSet
+    rollouts: Collection[str]
 
 
 class _SegmentPass:
@@ -141,6 +142,9 @@ class LogScan:
         if done is None:
             done = self._passes[name] = _SegmentPass(name)
             self.report.segments += 1
+            if self._begin is not None and name == self._begin.segment:
+                done.at = self._begin.start
+                done.rollouts = dict.fromkeys(self._begin.rollouts, 0)
         if not done.started and not self._start(done, read_at):
             return
         # What stood in a segment that is gone may concern those before it and those after it.
@@ -252,8 +256,8 @@ class LogScan:
                 report.fillers.append(Place(done.name, item.offset, head.total_bytes))
                 continue
             self._note_rows(done, item.rows)
-            if self._begin is not None and done.name == self._begin.segment and item.end <= self._begin.offset:
-                self.met_start |= (item.end, head.sequence) == (self._begin.offset, self._begin.sequence)
+            if self._begin is not None and done.name == self._begin.segment and item.end <= self._begin.end:
+                self.met_start |= (item.end, head.sequence) == (self._begin.end, self._begin.sequence)
                 continue
             report.frames += 1
             report.rows += head.rows

@@ -95,9 +95,9 @@ def _resume(files: Files, plan: LogPlan, ledger: Ledger, chain: list[Checkpoint]
         archived.update(table.busy)
         busy.difference_update(table.quiet)
         busy.update(table.busy)
-    start = LogStart(
-        SegmentName(header.epoch, header.segment), header.offset, header.sequence, SequenceSet.of(header.seen)
-    )
+    segment = SegmentName(header.epoch, header.segment)
+    seen = SequenceSet.of(header.seen)
+    start = LogStart(segment, header.start, header.end, header.sequence, seen, _members(chain, segment))
     scan, fold = LogScan(files, plan, start), PagingFold(files, ledger, resumed=True)
     ledger.restore(newest.state, archived)
     fold.bring_back(busy)
@@ -108,6 +108,20 @@ def _resume(files: Files, plan: LogPlan, ledger: Ledger, chain: list[Checkpoint]
         raise DamagedLog(f"the log around {newest.name.file} is not what it was: it has to be read from its beginning.")
     report.checkpoint = newest.name.file
     return Opened(scan, fold, newest)
+
+
+def _members(chain: list[Checkpoint], segment: SegmentName) -> set[str]:
+    """The rollouts that a segment may have rows of, up to where the last checkpoint of a chain ends in it.
+
+    Whatever a row changes is in the table of the next checkpoint. The first one that ends in the segment may name some
+    of the segment before too.
+    """
+    members: set[str] = set()
+    for checkpoint in reversed(chain):
+        if (checkpoint.header.epoch, checkpoint.header.segment) != segment:
+            break
+        members.update(checkpoint.table.quiet, checkpoint.table.busy)
+    return members
 
 
 def _find(files: Files, plan: LogPlan) -> list[Checkpoint]:
@@ -145,5 +159,5 @@ def counts(plan: LogPlan, checkpoint: Checkpoint) -> bool:
         header.epoch in plan.epochs
         and all(epoch in plan.cuts for epoch in plan.epochs if epoch < header.epoch)
         and header.segment in plan.numbers(header.epoch)
-        and header.offset <= min(plan.end(segment), plan.sizes.get(segment, 0))
+        and header.end <= min(plan.end(segment), plan.sizes.get(segment, 0))
     )

@@ -124,7 +124,7 @@ class Owner:
     def checkpoint(self) -> None:
         """Write a checkpoint; everything has to be acknowledged."""
         snapshot = self.ledger.snapshot()
-        pages = self.checkpoints.write(snapshot, self.writer.segment.number, self.writer.position)
+        pages = self.checkpoints.write(snapshot, self.writer.last)
         self.ledger.saved(snapshot, pages)
 
     def merge(self, rollout: str) -> None:

@@ -194,8 +194,9 @@ def changed_header(disk: FaultyDisk, name: CheckpointName, **changes: Any) -> by
         {"sequence": 10_000},
         {"segment": 0},
         {"segment": 77},
-        {"offset": 41},
-        {"offset": 1 << 40},
+        {"end": 41},
+        {"end": 1 << 40},
+        {"start": 43},
         {"previous": (1, 0, 12345)},
         {"previous": (1, 1, 0)},
         {"epoch": 3},
@@ -214,7 +215,7 @@ def test_a_log_that_is_damaged_behind_the_checkpoint_is_read_from_its_beginning(
     disk = lived.copy()
     header = read_checkpoint(disk.view(), SECOND).header
     segment = names.SegmentName(1, header.segment)
-    disk.flip_bit(segment.file, 8 * (header.offset + 45))
+    disk.flip_bit(segment.file, 8 * (header.end + 45))
     store, bare = CaptureStore(disk.view()), CaptureStore(without_checkpoints(disk).view())
     assert (store.report.checkpoint, store.report.damaged) == ("", True)
     assert store.report.affected == bare.report.affected
@@ -325,7 +326,7 @@ def test_what_a_superseded_owner_wrote_beyond_its_cut_is_passed_over() -> None:
     [
         ({"run": uuid.UUID(int=7).bytes}, "belongs to run"),
         ({"sequence": 1}, "ends with frame 1"),
-        ({"segment": 0, "offset": 41}, "no frame of"),
+        ({"segment": 0, "end": 41}, "no frame of"),
         ({"previous": (1, 0, 12345)}, "the checkpoint before it"),
     ],
     ids=str,
