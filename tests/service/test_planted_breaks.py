@@ -116,7 +116,7 @@ async def test_without_knowing_batches_again_the_answer_differs(monkeypatch: pyt
 
 
 async def test_without_knowing_calls_again_one_is_found_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: Ledger, rollout: Any, row: CommitRow) -> None:
+    def careless(self: Ledger, client: Any, rollout: Any, row: CommitRow) -> None:
         row.call_index = rollout.next_index
         rollout.calls.pop(row.model_call_id, None)
 
