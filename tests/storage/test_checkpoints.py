@@ -13,9 +13,12 @@ from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import checksum
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.pages import unpack_archived
+from gym_capture.model.rows import MembersRow
 from gym_capture.storage import checkpoints, names
 from gym_capture.storage.checkpoints import Checkpoint, read_checkpoint, read_rollout
 from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.log_reader import Frame
+from gym_capture.storage.log_scan import LogScan
 from gym_capture.storage.names import CheckpointName
 from gym_capture.storage.repair import RepairReport, repair
 from gym_capture.storage.resume import open_log
@@ -136,6 +139,37 @@ def test_an_owner_goes_on_with_the_chain_of_the_owner_before(lived: FaultyDisk) 
     assert header.previous[:2] == SECOND
     disk.crash()
     assert says(CaptureStore(disk.view())) == says(CaptureStore(without_checkpoints(disk).view()))
+
+
+def test_frames_that_were_seen_before_the_checkpoint_count_as_seen(lived: FaultyDisk) -> None:
+    disk = lived.copy()
+    for number in (1, 2):
+        owner = Owner(disk.view(), f"actor-{number + 1}", takeover=True)
+        owner.send(Batch().commit("a", exchange(f"later-{number}")), 10 + number)
+        owner.checkpoint()
+        owner.send(Batch().commit("b", exchange(f"latest-{number}")), 20 + number)
+    seen = []
+    for resume in (True, False):
+        files = disk.view()
+        seen.append(open_log(files, plan_log(files), Ledger(), checkpoints=resume).scan.seen.runs())
+    assert seen[0] == seen[1]
+    assert set(seen[0]) == {1, 2, 3}
+
+
+def test_a_new_owner_lists_whose_rows_the_cut_segment_has_before_the_checkpoint_too() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.send(Batch().commit("early", exchange("1")).claim("early too", 1), 1)
+    owner.checkpoint()
+    owner.send(Batch().commit("middle", exchange("2")), 2)
+    owner.checkpoint()
+    owner.send(Batch().commit("late", exchange("3")), 3)
+    owner.send(Batch().commit("last", exchange("4")), 4)
+    successor = Owner(disk.view(), "actor-2", takeover=True)
+    assert successor.report.checkpoint == SECOND.file
+    rows = [row for item in LogScan(disk.view()) if isinstance(item, Frame) for row in item.rows]
+    [members] = [row for row in rows if isinstance(row, MembersRow)]
+    assert (members.epoch, members.rollouts) == (1, ["early", "early too", "late", "middle"])
 
 
 def test_a_batch_that_an_earlier_owner_applied_is_answered_from_a_checkpoint(lived: FaultyDisk) -> None:
