@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,6 +20,8 @@ from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.tenure import Tenure
 from gym_capture.storage.files import Files
+
+_CLEARED_AT_ONCE = 1024
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 """No messages at hand."""
@@ -101,9 +104,17 @@ class RolloutRequests:
                 f"a clear's request is a short printable text, not {request[:80]!r}. Nothing was done."
             )
         while True:
-            await self._paging.available(rollout_ids)
-            rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]
-            if not rows or await self._tenure.journal(rows):
+            await self._tenure.available()
+            rows: list[ClearRow] = []
+            journaled: list[asyncio.Future[bool]] = []
+            for start in range(0, len(rollout_ids), _CLEARED_AT_ONCE):
+                # What was captured of so many is in memory at once, and no more of it once they are cleared.
+                some = rollout_ids[start : start + _CLEARED_AT_ONCE]
+                await self._paging.available(some)
+                clears = [ClearRow(rollout_id, request) for rollout_id in some]
+                journaled.append(self._tenure.journal(clears))
+                rows += clears
+            if all([await each for each in journaled]):
                 return [row.generation for row in rows]
 
     async def read_parts(

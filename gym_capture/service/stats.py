@@ -73,6 +73,7 @@ def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, 
     }
     if rollout_id is not None:
         stats["rollout"] = _rollout_stats(rollout_id, ledger.rollouts.get(rollout_id))
+        stats["rollout"]["known"] |= rollout_id in ledger.archived
     return stats
 
 

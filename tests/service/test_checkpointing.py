@@ -10,6 +10,7 @@ import pytest
 
 from gym_capture.errors import Fenced
 from gym_capture.model.rows import Outcome
+from gym_capture.service import rollout_requests
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.state import State
 from gym_capture.storage import names
@@ -67,6 +68,27 @@ async def test_merge_stats_read_and_clear_bring_a_rollout_back() -> None:
                 with pytest.raises(Fenced):
                     await bench.service.merge("r", 0)
             assert "r" in bench.service.ledger.rollouts
+
+
+async def test_a_clear_of_many_that_left_is_one_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_requests, "_CLEARED_AT_ONCE", 2)
+    disk = FaultyDisk()
+    rollouts = [f"r{number}" for number in range(5)]
+    async with serving(disk, settings=SETTINGS) as bench:
+        client = await bench.client()
+        for rollout in rollouts:
+            await client.commit(rollout, "c0")
+            await bench.service.merge(rollout)
+        for number in range(4):
+            await client.commit("other", f"c{number}")
+        await eventually(lambda: all(rollout in bench.service.ledger.archived for rollout in rollouts))
+        assert await bench.service.clear(rollouts, "x") == [1] * 5
+        assert await bench.service.clear(rollouts, "x") == [1] * 5
+        assert await bench.service.clear([], "y") == []
+        assert await bench.service.clear(rollouts[:3], "z") == [2] * 3
+    store = CaptureStore(disk.view())
+    assert [store.generation(rollout) for rollout in rollouts] == [2, 2, 2, 1, 1]
+    assert store.rollout_ids() == ["other"]
 
 
 async def test_quiescence_of_a_rollout_that_left_needs_no_page() -> None:
