@@ -1,7 +1,7 @@
 """What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
 `server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
-client and of the owner, in half a minute; `history`, what storing messages once saves, in one. No figure fails the run,
-a lost call does."""
+client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
+`history`, what storing messages once saves, in one. No figure fails the run, a lost call does."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
 from benchmarks.history import compare_history, history_workloads
+from benchmarks.reading import reading_costs
 from benchmarks.server_overhead import ServerBench, workloads
 
 KB = 1024
@@ -35,9 +36,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("store", "server", "call", "history"),
+        choices=("store", "server", "call", "reading", "history"),
         default="store",
-        help="the log, capture at a server, one call, or messages stored once",
+        help="the log, a server, one call, looking, or messages stored once",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
     parser.add_argument("--workers", type=int, default=4, help="Ray workers")
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="server: only the plainest workloads")
     parser.add_argument("--only", default="", help="server: only workloads whose title has this in it")
     parser.add_argument(
-        "--calls", type=int, default=400, help="call: calls one after the other; 8 times that in flight"
+        "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
     parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
     parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
@@ -65,7 +66,8 @@ def main() -> None:
         console.print(_table(title, rows))
 
     try:
-        {"store": _store, "server": _server, "call": _call, "history": _history}[options.what](base, options, show)
+        runs = {"store": _store, "server": _server, "call": _call, "reading": _reading, "history": _history}
+        runs[options.what](base, options, show)
         conditions = _conditions(time.perf_counter() - started)
         console.print(conditions)
         if options.json:
@@ -123,7 +125,15 @@ def _call(base: Path, options: argparse.Namespace, show: Show) -> None:
     bench = CallBench(base / "capture")
     with bench.running():
         for _ in range(options.repeats or 2):
-            show("one call, 4 KB (ms)", bench.run(4 * KB, options.calls, 16, options.in_flight or 64))
+            show("one call, 4 KB (ms)", bench.run(4 * KB, options.calls or 400, 16, options.in_flight or 64))
+
+
+def _reading(base: Path, options: argparse.Namespace, show: Show) -> None:
+    calls = options.calls or 200_000
+    show(
+        f"looking at {calls:,} calls, 10 a rollout",
+        reading_costs(base / "capture", calls, 10, 400, options.repeats or 3),
+    )
 
 
 def _history(base: Path, options: argparse.Namespace, show: Show) -> None:

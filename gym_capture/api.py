@@ -12,10 +12,13 @@ from gym_capture.config import CaptureConfig, CaptureSettings, RayConfig, load_c
 from gym_capture.directory.locate import owner_of
 from gym_capture.errors import OwnerNotFound, RayUnavailable
 from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.shards import run_actor_name
 from gym_capture.reach.disabled import disabled_client
 from gym_capture.reach.locators import find_actor, named_actors, ray_is_initialised
 from gym_capture.reach.opening import open_client
 from gym_capture.reach.source import Source, TransportChoice, client_options
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import run_marker
 
 DIRECTORY_VARIABLE = "GYM_CAPTURE_DIR"
 NAME_VARIABLE = "GYM_CAPTURE_NAME"
@@ -61,8 +64,8 @@ def start(
     launched = launch(loaded, takeover=takeover)
     spec = launched.spec
     options = client_options(spec.run, spec.client)
-    source = Source(spec.run, directory, spec.name, spec.namespace, loaded.capture.transport, options)
-    return open_client(source, new_owner=launched.created)
+    source = Source(spec.run, directory, spec.name, spec.namespace, loaded.capture.transport, options, spec.shards)
+    return open_client(source, new_owner=any(each.created for each in (launched, *launched.further)))
 
 
 def initialise_ray(config: RayConfig) -> None:
@@ -141,8 +144,10 @@ def _source_by_directory(directory: Path, namespace: str, transport: TransportCh
             candidates=candidates,
         )
     identity = owner.identity
+    shards = run_marker(PosixFiles(directory)).shards
     options = client_options(owner.run, owner.client)
-    return Source(owner.run, str(directory), identity.name or None, identity.namespace or namespace, transport, options)
+    name = _run_name(identity.name, shards) or None
+    return Source(owner.run, str(directory), name, identity.namespace or namespace, transport, options, shards)
 
 
 def _source_by_name(name: str, namespace: str, transport: TransportChoice) -> Source:
@@ -156,7 +161,14 @@ def _source_by_name(name: str, namespace: str, transport: TransportChoice) -> So
         )
     told = ray.get(actor.settings.remote(), timeout=_ASK_S)
     options = client_options(told["run"], told.get("client", ClientSettings()))
-    return Source(told["run"], told["directory"], name, namespace, transport, options)
+    shards = told.get("shards", 1)
+    run_name = _run_name(name, shards)
+    return Source(told["run"], told["directory"], run_name, namespace, transport, options, shards)
+
+
+def _run_name(name: str, shards: int) -> str:
+    """The run's name, where any of its shards' is given."""
+    return name if shards == 1 else run_actor_name(name)
 
 
 def _only_one(namespace: str) -> str:

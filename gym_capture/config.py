@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gym_capture.errors import ConfigError
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.redaction_rules import RedactionRules, compile_path, compile_pattern
+from gym_capture.model.shards import MOST_SHARDS, run_actor_name
 
 _DIRECTORY = "model_call_capture_dir"
 _COLLECT_PATHS = ("input", "output")
@@ -50,14 +51,16 @@ class EndpointConfig(_Section):
     host: str = Field(
         "node", description="address to listen on and to hand out; `node`: the node's own address as Ray knows it"
     )
-    port: int = Field(0, ge=0, le=65535, description="0: any free port")
+    port: int = Field(0, ge=0, le=65535, description="0: any free port; else shard N listens on port + N")
 
 
 class PlacementConfig(_Section):
     """On which Ray node the owner runs."""
 
     node: str = Field(
-        "driver", description="`driver`: the node that starts the run (soft); `any`; or a Ray node id (hard)"
+        "driver",
+        description="`driver`: the node that starts the run (soft; further shards are spread over the nodes); `any`; "
+        "or a Ray node id (hard)",
     )
     resources: dict[str, float] = Field(
         default_factory=dict, description="custom Ray resources that the owner's node must have"
@@ -94,6 +97,9 @@ class CaptureSettings(_Section):
 
     name: str | None = Field(None, description="the actor's name; null: made from the directory's real path")
     namespace: str = Field("gym_capture", min_length=1, description="the actor's Ray namespace")
+    shards: int = Field(
+        1, ge=1, le=MOST_SHARDS, description="owners that share the run's rollouts; fixed for the life of a run"
+    )
     transport: Literal["auto", "stream", "ray"] = Field(
         "auto", description="how clients reach the owner; auto: stream, else Ray calls"
     )
@@ -119,6 +125,13 @@ class CaptureSettings(_Section):
     endpoint: EndpointConfig = EndpointConfig()
     placement: PlacementConfig = PlacementConfig()
     redact: RedactConfig = RedactConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and run_actor_name(value) != value:
+            raise ValueError("must not end in -shard-N: so the owners of a run's other shards are called")
+        return value
 
     def for_clients(self) -> ClientSettings:
         """The clients' share of it."""

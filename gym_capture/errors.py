@@ -67,6 +67,10 @@ class MissingRunMarker(CaptureDirectoryError):
     """The directory has no RUN file, so it is not (or not the mount of) a run's capture directory."""
 
 
+class ShardGiven(CaptureDirectoryError):
+    """A shard's directory or actor was given, which knows a part of the run only; nothing was done."""
+
+
 class DirectoryHeld(GymCaptureError):
     """Another live owner holds the capture directory."""
 
@@ -80,11 +84,15 @@ class NameTaken(GymCaptureError):
 
 
 class SettingsDiffer(GymCaptureError):
-    """The running owner was started with other settings; `keys` names them."""
+    """The run was started with other settings; `keys` names them."""
 
 
 class OwnerNotFound(GymCaptureError):
     """No live owner could be found by what was given; `candidates` lists those that are there."""
+
+
+class RolloutNotFound(GymCaptureError):
+    """A capture directory has no rollout of that id; `nearest` lists those that are most like it."""
 
 
 class OwnerUnavailable(GymCaptureError):

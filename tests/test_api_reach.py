@@ -13,6 +13,7 @@ from gym_capture.actor.exits import Exits
 from gym_capture.api import initialise_ray
 from gym_capture.client.host import CoreHost
 from gym_capture.client.options import ClientOptions
+from gym_capture.client.work_aside import run_aside
 from gym_capture.config import RayConfig
 from gym_capture.errors import (
     ClientClosed,
@@ -147,6 +148,31 @@ async def test_a_core_ends_with_the_last_client_that_shares_it() -> None:
     share = share_host(key, make)
     assert len(made) == 2
     await share.close(1.0)
+
+
+async def test_closing_a_shared_client_waits_for_its_work_aside() -> None:
+    host = share_host(
+        ("another run of this test", "stream"), lambda: CoreHost(FakeTransport("stream"), ClientOptions())
+    )
+    go, order = threading.Event(), []
+
+    def work() -> None:
+        go.wait(10.0)
+        order.append("work")
+
+    run_aside(host, work)
+
+    async def close() -> None:
+        await host.close(10.0)
+        order.append("closed")
+
+    closing = asyncio.create_task(close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert order == []
+    go.set()
+    await closing
+    assert order == ["work", "closed"]
 
 
 def opening(error: BaseException) -> Any:

@@ -37,6 +37,9 @@ TUNNEL_CALLS = 1_000
 class CaptureActor:
     """The owner of one capture directory as a named Ray actor. Made by `launch`, found by `connect`.
 
+    The owner of one of several shards refuses what it cannot speak for (`ShardGiven`): another shard's rollouts, and
+    quiescence of the run, which a client asks all of them for.
+
     Ray retries calls when the actor restarts, so every method (but those with `ASKED_AGAIN`) may run twice. That is
     safe: `quiesce`, `merge`, `stats`, `settings`, `ready` and `stop` say the same again (a second merge journals a
     second merge of the same rows); `clear` begins one generation under one `request_id`, and a retry has the id of the
@@ -69,7 +72,7 @@ class CaptureActor:
     @ray.method(concurrency_group=WAITING)
     async def quiesce(self, rollout_id: str | None = None, timeout_s: float = 10.0) -> bool:
         """Wait until nothing of the rollout (None: of the run) is outstanding; False once `timeout_s` is over."""
-        return await self._in_owner(lambda owner: owner.service.quiesce(rollout_id, timeout_s))
+        return await self._in_owner(lambda owner: owner.quiesce(rollout_id, timeout_s))
 
     @ray.method(concurrency_group=WAITING)
     async def merge(self, rollout_id: str, generation: int | None = None, issued: int | None = None) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class CaptureActor:
         return await self._in_owner(lambda owner: owner.clear(rollout_ids, request))
 
     async def stats(self, rollout_id: str | None = None) -> dict[str, Any]:
-        """Counters of the run and, with an id, of that rollout."""
+        """Counters of the run (of the shard) and, with an id, of that rollout."""
         return await self._in_owner(lambda owner: owner.stats(rollout_id))
 
     async def stop(self) -> bool:
@@ -119,6 +122,7 @@ class CaptureActor:
         return Ready(
             run=spec.run,
             directory=spec.directory,
+            shard=spec.shard,
             start=spec.start,
             settings=spec.settings,
             actor_id=self._actor_id,
@@ -136,7 +140,13 @@ class CaptureActor:
     async def settings(self) -> dict[str, Any]:
         """The owner settings it was started with, the run and directory that it serves, and what clients go by."""
         spec = self._spec
-        return {"run": spec.run, "directory": spec.directory, "settings": spec.settings, "client": spec.client}
+        return {
+            "run": spec.run,
+            "directory": spec.directory,
+            "shards": spec.shards,
+            "settings": spec.settings,
+            "client": spec.client,
+        }
 
     # -- the tunnel ---------------------------------------------------------------------------------------------
 

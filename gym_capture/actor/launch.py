@@ -6,6 +6,9 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import ray
@@ -17,8 +20,8 @@ from gym_capture.actor.naming import differing_keys
 from gym_capture.actor.owner_spec import OwnerSpec, Ready, spec_of
 from gym_capture.config import CaptureConfig, PlacementConfig
 from gym_capture.errors import ConfigError, NameTaken, OwnerUnavailable, SettingsDiffer, from_wire
-from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
-from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.storage.posix_files import make_capture_directory
+from gym_capture.storage.run_layout import create_or_adopt_shards
 
 START_TIMEOUT_S = 120.0
 """How long Ray may take to place the actor, and the actor to recover the directory, before `launch` gives up."""
@@ -27,22 +30,24 @@ FROZEN_AFTER_S = 20.0
 """How long `launch(takeover=True)` waits for an actor of the same name to answer before it ends that one."""
 
 _RETRY_PAUSE_S = 0.1
+_STOP_S = 10.0
 
 _CAUSE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
 """A line that names an exception, in a worker's traceback."""
 
 
 class Launched(NamedTuple):
-    """A live owner.
+    """A live owner; of a run of several shards, that of shard 0.
 
-    Fields: the actor's `handle`, what it said of itself, the spec that this start asked for, and whether this start
-    `created` the actor (or found it).
+    Fields: the actor's `handle`, what it said of itself, the spec that this start asked for, whether this start
+    `created` the actor (or found it), and the owners of the `further` shards, in order.
     """
 
     handle: Any
     ready: Ready
     spec: OwnerSpec
     created: bool
+    further: tuple[Launched, ...] = ()
 
 
 def launch(
@@ -64,7 +69,8 @@ def launch(
             actor is to run.
         CaptureDirectoryError: the directory cannot be made, or cannot be used where the actor runs.
         MissingRunMarker: the directory has a log whose `RUN` file was lost; nothing was written.
-        NameTaken, SettingsDiffer, DirectoryHeld: see their classes; nothing was changed.
+        NameTaken, SettingsDiffer, DirectoryHeld: see their classes; nothing was changed. The directory of a run with
+            another number of shards is a `SettingsDiffer`, too.
         OwnerUnavailable: no owner answered within `timeout_s`.
     """
     if not ray.is_initialized():
@@ -73,11 +79,37 @@ def launch(
             "changed; call ray.init() first, or gym_capture.start(), which does it as config.ray says."
         )
     make_capture_directory(config.directory)
-    run = create_or_adopt_run(PosixFiles(config.directory)).hex
-    spec = spec_of(config, run, start=uuid.uuid4().hex, takeover=takeover)
-    options = actor_options(spec, config.capture.placement)
+    shards = config.capture.shards
+    run = create_or_adopt_shards(str(config.directory), shards).run
+    start = uuid.uuid4().hex
+    specs = [spec_of(config, run, start=start, takeover=takeover, shard=shard) for shard in range(shards)]
     kind = actor_class(config.capture.max_concurrency)
     deadline = time.monotonic() + timeout_s
+    options = [actor_options(spec, config.capture.placement) for spec in specs]
+    try_one = partial(_launch, kind, deadline=deadline, timeout_s=timeout_s, frozen_after_s=frozen_after_s)
+    first, *further = _all_or_none([partial(try_one, *each) for each in zip(options, specs, strict=True)])
+    return first._replace(further=tuple(further))
+
+
+def _all_or_none(starts: Sequence[Callable[[], Launched]]) -> list[Launched]:
+    """Start the owners of all shards at once. Half a run is no run: if one fails, those that were created go again."""
+    if len(starts) == 1:
+        return [starts[0]()]
+    with ThreadPoolExecutor(len(starts), thread_name_prefix="gym_capture-launch") as threads:
+        futures = [threads.submit(start) for start in starts]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    launched = [future.result() for future in futures if future.exception() is None]
+    if errors:
+        for each in launched:
+            if each.created:
+                _stop(each.handle)
+        raise errors[0]
+    return launched
+
+
+def _launch(
+    kind: Any, options: dict[str, Any], spec: OwnerSpec, *, deadline: float, timeout_s: float, frozen_after_s: float
+) -> Launched:
     while True:
         launched = _try_launch(kind, options, spec, deadline, frozen_after_s)
         if launched is not None:
@@ -92,7 +124,7 @@ def launch(
 
 
 def actor_options(spec: OwnerSpec, placement: PlacementConfig) -> dict[str, Any]:
-    """Ray's options for an owner's actor.
+    """Ray's options for an owner's actor. Ray spreads the shards of a run over the nodes, as far as it is free to.
 
     Raises:
         ConfigError: the placement names a node that is no node id.
@@ -109,17 +141,23 @@ def actor_options(spec: OwnerSpec, placement: PlacementConfig) -> dict[str, Any]
     }
     if placement.resources:
         options["resources"] = dict(placement.resources)
+    if placement.node != "any" and not (placement.node == "driver" and spec.shard):
+        options["scheduling_strategy"] = _affinity(placement)
+    elif spec.shards > 1:
+        options["scheduling_strategy"] = "SPREAD"
+    return options
+
+
+def _affinity(placement: PlacementConfig) -> NodeAffinitySchedulingStrategy:
     if placement.node == "driver":
         here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
-    elif placement.node != "any":
-        try:
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(placement.node, soft=False)
-        except ValueError as error:
-            raise ConfigError(
-                f"capture.placement.node is {placement.node!r}: give driver, any, or a node id as ray.nodes() shows it."
-            ) from error
-    return options
+        return NodeAffinitySchedulingStrategy(here, soft=True)
+    try:
+        return NodeAffinitySchedulingStrategy(placement.node, soft=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"capture.placement.node is {placement.node!r}: give driver, any, or a node id as ray.nodes() shows it."
+        ) from error
 
 
 def _try_launch(
@@ -169,7 +207,8 @@ def _try_launch(
             frozen=True,
         ) from error
     created = ready.start == spec.start
-    same_run = ready.run == spec.run and os.path.realpath(ready.directory) == os.path.realpath(spec.directory)
+    same_place = os.path.realpath(ready.directory) == os.path.realpath(spec.directory)
+    same_run = (ready.run, ready.shard, same_place) == (spec.run, spec.shard, True)
     if ready.error is not None:
         if created or same_run:
             _end(handle)
@@ -217,6 +256,13 @@ def _is_there(spec: OwnerSpec) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _stop(handle: Any) -> None:
+    try:
+        ray.get(handle.stop.remote(), timeout=_STOP_S)
+    except (RayError, GetTimeoutError):
+        _end(handle)
 
 
 def _end(handle: Any) -> None:

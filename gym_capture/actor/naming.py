@@ -17,6 +17,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _BASENAME_CHARACTERS = 40
 
 _OWNER_KEYS = (
+    "shards",
     "lease_s",
     "max_exchange_bytes",
     "max_batch_bytes",

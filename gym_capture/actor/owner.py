@@ -10,13 +10,14 @@ from typing import Any
 
 from gym_capture.actor.owner_spec import OwnerSpec
 from gym_capture.actor.tunnel import Tunnel
-from gym_capture.errors import ConfigError
+from gym_capture.errors import ConfigError, ShardGiven
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.endpoint import Endpoint
 from gym_capture.model.entropy import SystemEntropy
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.merge import capture_value
 from gym_capture.model.rows import CURRENT
+from gym_capture.model.shards import shard_of
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.executor import ThreadExecutor
 from gym_capture.service.state import State
@@ -24,6 +25,7 @@ from gym_capture.service.stream_server import StreamServer
 from gym_capture.service.tls import server_ssl_context
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import require_shard
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class Owner:
     async def _open(self, on_leave: Callable[[str], None]) -> None:
         spec = self._spec
         service = self.service = CaptureService(
-            PosixFiles(spec.directory),
+            PosixFiles(require_shard(spec.directory, spec.run, spec.shard, spec.shards)),
             self._identity,
             spec.owner,
             clock=SystemClock(),
@@ -91,7 +93,7 @@ class Owner:
                 "capture.endpoint (host node takes the node's own address, port 0 any free port)."
             ) from error
         report = await service.open(takeover=self._takeover, listening=(host, port), tls=tls is not None)
-        logger.info("capture owner serves %s on %s:%d: %s", spec.directory, host, port, report.summary())
+        logger.info("capture owner serves %s on %s:%d: %s", service.files.directory, host, port, report.summary())
 
     async def opened(self) -> None:
         """Wait until the owner serves. Raises what kept it from that."""
@@ -110,13 +112,37 @@ class Owner:
         await self.service.stop()
         await self._server.close()
 
+    def require_own(self, rollout_id: str | None) -> None:
+        """Refuse to speak for a rollout of another shard, or (None) for a run that has several.
+
+        Raises:
+            ShardGiven: so it is.
+        """
+        spec = self._spec
+        whose = None if rollout_id is None else shard_of(rollout_id, spec.shards)
+        if spec.shards > 1 and whose != spec.shard:
+            about = "the run" if rollout_id is None else f"rollout {rollout_id}, which belongs to shard {whose}"
+            raise ShardGiven(
+                f"actor {spec.name} has shard {spec.shard} of {spec.shards} only, and cannot speak for {about}. "
+                "Nothing was done; use gym_capture.connect(), whose client asks the right ones.",
+                shard=whose,
+            )
+
+    async def quiesce(self, rollout_id: str | None, timeout_s: float) -> bool:
+        """Wait until nothing of the rollout (None: of the run) is outstanding."""
+        self.require_own(rollout_id)
+        return await self.service.quiesce(rollout_id, timeout_s)
+
     async def clear(self, rollout_ids: Sequence[str], request_id: str) -> dict[str, int]:
         """Begin the next generation of each id; returns it by id."""
         ids = list(dict.fromkeys(rollout_ids))
+        for rollout_id in ids:
+            self.require_own(rollout_id)
         return dict(zip(ids, await self.service.clear(ids, request_id), strict=True))
 
     async def merge(self, rollout_id: str, generation: int | None, issued: int | None) -> dict[str, Any]:
         """The capture value of a rollout as it is now, without payloads."""
+        self.require_own(rollout_id)
         reply = await self.service.merge(rollout_id, CURRENT if generation is None else generation, issued or 0)
         evidence = gather_evidence(
             rollout_id,
@@ -128,7 +154,9 @@ class Owner:
         return capture_value(evidence)
 
     async def stats(self, rollout_id: str | None) -> dict[str, Any]:
-        """The service's counters, and the tunnel's."""
+        """The service's counters (of this shard), and the tunnel's."""
+        if rollout_id is not None:
+            self.require_own(rollout_id)
         return {**await self.service.stats_of(rollout_id), "ray_pipes": self.tunnel.pipes}
 
     async def endpoint(self) -> Endpoint:

@@ -9,15 +9,17 @@ import msgspec
 from gym_capture.actor.naming import default_actor_name, owner_settings
 from gym_capture.config import CaptureConfig
 from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.shards import shard_actor_name
 from gym_capture.service.settings import OwnerSettings
 
 
 class OwnerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One owner.
+    """One owner: of a run, or of one of its shards.
 
     Args:
         run: the run's uuid, hex, as the directory's marker says.
-        directory: the capture directory, an absolute path.
+        directory: the run's capture directory, an absolute path.
+        shards, shard: how many shards the run has, and which one is meant.
         name, namespace: the actor's.
         start: which `start` call made it (a random text), so that those who found it know.
         takeover: fence another live owner of the directory. Asked for by one start; a restart does not inherit it.
@@ -29,6 +31,8 @@ class OwnerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     directory: str
+    shards: int = 1
+    shard: int = 0
     name: str
     namespace: str
     start: str
@@ -44,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What an owner's actor says of itself once it serves, or why it does not.
 
     Args:
-        run, directory, start, settings: as in its `OwnerSpec`.
+        run, directory, shard, start, settings: as in its `OwnerSpec`.
         actor_id, node, pid: where it is, for people and for tests.
         epoch: its epoch, 0 while it has none.
         error: class name and message of the error that kept it from serving, or None.
@@ -52,6 +56,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     directory: str
+    shard: int = 0
     start: str
     settings: dict[str, Any]
     actor_id: str
@@ -61,8 +66,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     error: tuple[str, str] | None = None
 
 
-def spec_of(config: CaptureConfig, run: str, *, start: str, takeover: bool) -> OwnerSpec:
-    """The owner that a configuration asks for.
+def spec_of(config: CaptureConfig, run: str, *, start: str, takeover: bool, shard: int = 0) -> OwnerSpec:
+    """The owner that a configuration asks for, or that of one of its shards.
 
     Args:
         run: the run's uuid, hex.
@@ -75,12 +80,14 @@ def spec_of(config: CaptureConfig, run: str, *, start: str, takeover: bool) -> O
     return OwnerSpec(
         run=run,
         directory=str(config.directory),
-        name=capture.name or default_actor_name(config.directory),
+        shards=capture.shards,
+        shard=shard,
+        name=shard_actor_name(capture.name or default_actor_name(config.directory), shard),
         namespace=capture.namespace,
         start=start,
         takeover=takeover,
         host=capture.endpoint.host,
-        port=capture.endpoint.port,
+        port=capture.endpoint.port and capture.endpoint.port + shard,
         settings=owner_settings(config),
         owner=service_settings(config),
         client=capture.for_clients(),

@@ -28,9 +28,9 @@ class Exit(IntEnum):
     USAGE = 2
     """The command line, the configuration or the rollout function is wrong; nothing was started."""
     EVIDENCE_MISSING = 3
-    """All rollouts are finished, some have gaps, and `collect.require_complete` is set."""
+    """All rollouts are finished, some have gaps, and `collect.require_complete` is set; or `check` misses evidence."""
     DAMAGE = 4
-    """`verify` found bytes that cannot be read."""
+    """`verify` or `check` found bytes that cannot be read."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C; run again to go on."""
     TERMINATED = 143
@@ -55,6 +55,11 @@ class Screen:
     def document(self, value: Any) -> None:
         """Write the JSON document."""
         self.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+        self.stdout.flush()
+
+    def line(self, value: Any) -> None:
+        """Write one of several JSON documents, each on a line of its own."""
+        self.stdout.write(json.dumps(value, default=str) + "\n")
         self.stdout.flush()
 
 

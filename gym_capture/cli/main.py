@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
+from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
 from gym_capture.errors import ConfigError
 
 app = typer.Typer(
     name="gym-capture",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="""
@@ -22,18 +23,11 @@ Collect RL rollouts on Ray and keep every model call that they make.
 Start with `gym-capture run configs/local.yaml`: it needs no cluster and no network.
 
 Exit status: 0 fine, 1 something failed, 2 wrong usage or configuration, 3 evidence is missing and
-`collect.require_complete` is set, 4 `verify` found damage, 130 and 143 stopped by Ctrl-C and SIGTERM.
+`collect.require_complete` is set, or `check` misses some, 4 `verify` or `check` found damage, 130 and 143 stopped by
+Ctrl-C and SIGTERM.
 """,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
-Dir = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="The run's capture directory; --dir too.", show_default=False)
-]
-DirOption = Annotated[
-    Path | None, typer.Option("--dir", help="The run's capture directory, as an option.", show_default=False)
-]
 Name = Annotated[str | None, typer.Option("--name", help="The owner's actor name.", show_default=False)]
 Namespace = Annotated[str, typer.Option("--namespace", help="The owner's Ray namespace, with --name.")]
 Address = Annotated[
@@ -131,7 +125,7 @@ def status(
     from gym_capture.cli.tables import status_view
 
     with command(as_json=as_json, debug=debug) as screen:
-        found = status_of_owner(_one_directory(directory, dir_option), name, namespace, address)
+        found = status_of_owner(one_directory(directory, dir_option), name, namespace, address)
         if as_json:
             screen.document(found)
         else:
@@ -166,7 +160,7 @@ def verify(
     from gym_capture.storage.store import CaptureStore
 
     with command(as_json=as_json, debug=debug) as screen:
-        given = _one_directory(directory, dir_option)
+        given = one_directory(directory, dir_option)
         if given is None:
             raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
         files = PosixFiles(given.absolute())
@@ -181,6 +175,10 @@ def verify(
             screen.out.print(verify_view(found))
         if not found["sound"]:
             raise typer.Exit(Exit.DAMAGE)
+
+
+for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff, reading.check):
+    app.command()(look)
 
 
 @app.command()
@@ -203,7 +201,7 @@ def stop(
     from gym_capture.cli.owner import stop_owner
 
     with command(as_json=as_json, debug=debug) as screen:
-        stopped = stop_owner(_one_directory(directory, dir_option), name, namespace, address)
+        stopped = stop_owner(one_directory(directory, dir_option), name, namespace, address)
         if as_json:
             screen.document(stopped)
         else:
@@ -221,20 +219,6 @@ def version(as_json: Json = False) -> None:
             screen.document(found)
         else:
             screen.out.print("\n".join(f"{name} {number}" for name, number in found.items()))
-
-
-def _one_directory(argument: Path | None, option: Path | None) -> Path | None:
-    """The directory that was given in either form.
-
-    Raises:
-        ConfigError: two were given.
-    """
-    if argument is not None and option is not None and argument.absolute() != option.absolute():
-        raise ConfigError(
-            f"two directories are given, {argument} and {option} (--dir). Nothing was changed; give the one that is "
-            "meant."
-        )
-    return option if argument is None else argument
 
 
 def _versions() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gym_capture.directory.locate import Liveness, liveness
 from gym_capture.errors import OwnerNotFound
 from gym_capture.storage.owner_file import last_owner
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.store import CaptureStore
 
@@ -86,10 +87,14 @@ def _or_of_the_environment(directory: Path | None, name: str | None) -> Path | N
 def _at_rest(directory: Path) -> dict[str, Any]:
     store = CaptureStore(directory)
     rollouts = store.rollout_ids()
-    last = last_owner(PosixFiles(directory))
+    lasts = [last_owner(files) for files in shards_of(PosixFiles(directory))]
+    owners = [None if last is None else last._asdict() for last in lasts]
+    ended: dict[str, Any] = {"last_owner": owners[0]}
+    if len(owners) > 1:
+        ended = {"shards": [{"shard": shard, "last_owner": owner} for shard, owner in enumerate(owners)]}
     return {
         "owner": "none",
-        "last_owner": None if last is None else last._asdict(),
+        **ended,
         "directory": store.directory,
         "rollouts": len(rollouts),
         "incomplete_rollouts": sum(1 for each in rollouts if store.is_incomplete(each)),

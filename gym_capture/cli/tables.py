@@ -141,10 +141,11 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _repair_words(repair: Mapping[str, Any]) -> str:
-    if repair["epoch"] is None and repair["quarantined"]:
+    if repair["epoch"] is None and not repair["files"] and repair["quarantined"]:
         return f"checkpoints put aside: {', '.join(repair['quarantined'])}"
-    if repair["epoch"] is None:
+    if repair["epoch"] is None and not repair["files"]:
         return "nothing: nothing there can be mended"
-    words = f"in epoch {repair['epoch']}: {', '.join([*repair['segments'], *repair['files']]) or 'no file'}"
+    epoch = f"in epoch {repair['epoch']}: " if repair["epoch"] is not None else ""
+    words = f"{epoch}{', '.join([*repair['segments'], *repair['files']]) or 'no file'}"
     kept = ", ".join(repair["quarantined"])
     return f"{words}; originals: {kept}" if kept else words

@@ -118,6 +118,12 @@ class ClaimBook:
         return [number for number, ticket in self.claims.items() if ticket.entry is None or ticket.entry.sent]
 
     def _claim_answered(self, ticket: Ticket, result: Result) -> None:
+        entry = ticket.entry
+        if entry is not None and entry.late and not ticket.done and result.outcome in _OPENED:
+            # It may be lost by now. Its call has not begun, so nobody is told before the owner says again that it is
+            # open, or opens it anew, which takes the loss back.
+            self._outbox.add(entry)
+            return
         ticket.entry = None
         ticket.generation = result.generation
         if result.outcome in _OPENED:

@@ -12,9 +12,9 @@ from typing import Any, Self
 from gym_capture.client.blocking_mode import run_blocking
 from gym_capture.client.bulk import perform_all
 from gym_capture.client.evidence_source import EvidenceReader, EvidenceSource
-from gym_capture.client.host import Host, ask_owner
+from gym_capture.client.host import Host, ask_owner, perform_or_give_up
 from gym_capture.client.issued import IssuedCalls, check_issued
-from gym_capture.client.operations import GiveUp, Rows
+from gym_capture.client.operations import Rows
 from gym_capture.client.payload_reader import PayloadReader
 from gym_capture.client.rollout import BlockingRollout, RolloutHandle, check_generation
 from gym_capture.errors import GymCaptureError, OwnerNotFound
@@ -128,12 +128,7 @@ class CaptureClient:
         for start in range(0, len(ids), _CLEAR_ROWS):
             chunk = ids[start : start + _CLEAR_ROWS]
             rows = Rows([ClearRow(rollout_id, request) for rollout_id in chunk], seconds)
-            try:
-                results: list[Result] = await self.host.perform(rows)
-            except BaseException:
-                if not rows.done:
-                    self.host.post(GiveUp(rows))
-                raise
+            results: list[Result] = await perform_or_give_up(self.host, rows)
             for rollout_id, result in zip(chunk, results, strict=True):
                 if result.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
                     raise GymCaptureError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from gym_capture import __version__
 from gym_capture.client.buffer import Buffer
 from gym_capture.client.claim_book import ClaimBook
+from gym_capture.client.contact import Contact
 from gym_capture.client.delivery import Delivery
 from gym_capture.client.heartbeat import Heartbeat
 from gym_capture.client.history_book import HistoryBook
@@ -94,6 +96,10 @@ class ClientCore:
         self._link: Link | None = None
         self._misheard: Exception | None = None
         self._heartbeat = Heartbeat(loop, options.lease_s, self._beat)
+        self._contact = Contact()
+        self._beats: deque[float] = deque()
+        self._hello_at = self._welcomed_at = 0.0
+        self._first_sent: dict[int, float] = {}
         self._wanted = asyncio.Event()
         self._closing = False
         self.closed = False
@@ -161,6 +167,7 @@ class ClientCore:
             self.book.queue_losses()
             link = self._link
             while link is not None and (batch := self.outbox.next_batch(self._window)) is not None:
+                self._first_sent[batch.number] = self.loop.time()
                 self._heartbeat.sent()
                 link.send(batch.message)
                 if self.presence.unanswered_since is None:
@@ -176,6 +183,7 @@ class ClientCore:
 
     def _beat(self) -> None:
         if self.presence.ready:
+            self._beats.append(self.loop.time())
             self._send(Beat())
 
     def _undelivered(self, operation: Operation) -> None:
@@ -228,6 +236,8 @@ class ClientCore:
         self._link = link
         self._misheard = None
         self._heartbeat.begin(link)
+        self._beats.clear()
+        self._hello_at = self.loop.time()
         try:
             if isinstance(link, Pushes):
                 link.push_to(self._take)
@@ -343,6 +353,8 @@ class ClientCore:
         self.run_id = welcome.run
         self.epoch = welcome.epoch
         self._heartbeat.lease_s = welcome.lease_s
+        self._contact.proved(self._hello_at, welcome.lease_s)
+        self._welcomed_at = self.loop.time()
         self._window = welcome.window_bytes
         self.book.max_exchange_bytes = welcome.max_exchange_bytes
         self.outbox.max_batch_bytes = min(welcome.max_batch_bytes, self._options.max_batch_bytes)
@@ -358,6 +370,9 @@ class ClientCore:
     def _beaten(self, beat: BeatReply) -> None:
         if beat.epoch < self.epoch:
             raise Superseded(f"an owner of epoch {beat.epoch} answered, epoch {self.epoch} has taken over")
+        # An owner that was not sure of itself may have left one unanswered: then this proves less than it could.
+        if self._beats:
+            self._contact.proved(self._beats.popleft(), self._heartbeat.lease_s)
         if not self.outbox.under_way_bytes:
             self.presence.works()
 
@@ -365,13 +380,18 @@ class ClientCore:
         batch = self.outbox.answered(answers.batch)
         if batch is None:
             return
-        self.presence.unanswered_since = self.loop.time() if self.outbox.under_way_bytes else None
+        now, lease_s = self.loop.time(), self._heartbeat.lease_s
+        sent_at = self._first_sent.pop(answers.batch)
+        self._contact.proved(max(sent_at, self._welcomed_at), lease_s)  # a new link says everything again
+        late = not self._contact.unbroken(sent_at, now, lease_s)
+        self.presence.unanswered_since = now if self.outbox.under_way_bytes else None
         results = answers.results
         if results is None or len(results) != len(batch.entries):
             self._send_anew(batch, answers)
             return
         for entry, result in zip(batch.entries, results, strict=True):
             try:
+                entry.late = late
                 entry.settle(result)
             except Exception:  # noqa: BLE001 - a fault of this package must not cost the other rows their answers
                 logger.exception("the capture client failed on an answer to a %s", type(entry.row).__name__)
@@ -387,7 +407,6 @@ class ClientCore:
                 # It was applied, and unlike the others it would count twice.
                 entry.settle(Result(Outcome.APPLIED, entry.row.generation))
             else:
-                entry.sent = False
                 self.outbox.add(entry)
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where a client core runs: in a daemon thread with a loop of its own (`loop_host`: on a loop that is there already).
+"""Where a client core runs: in a daemon thread (`core_thread`; `loop_host`: on a loop that is there already).
 
 Callers of any thread and loop append operations to a deque and wake the core's loop once a burst. Appending takes no
 lock, so a finalizer may do it at any moment.
@@ -10,15 +10,16 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 import weakref
-from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from gym_capture.client.answer import Answer
 from gym_capture.client.blocking_mode import is_blocking
 from gym_capture.client.core import ClientCore
-from gym_capture.client.operations import Ask, Flush, GiveUp, Operation
+from gym_capture.client.core_thread import CoreThread, RunningCore
+from gym_capture.client.operations import Ask, Flush, GiveUp, Operation, Rows
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.transport import Transport
 from gym_capture.client.trouble_log import logger
@@ -32,8 +33,6 @@ T = TypeVar("T")
 
 _CLOSED = "this capture client is closed; open a new one with connect()"
 _EXIT_FLUSH_S = 5.0
-_LAST_WORD_S = 1.0
-"""How long a transport's own tasks may take to say goodbye."""
 
 
 class Host(Protocol):
@@ -85,106 +84,28 @@ async def ask_owner(host: Host, request: Request, timeout_s: float) -> tuple[Any
         OwnerUnavailable: it stayed away.
         GymCaptureError: what the owner answered.
     """
-    ask = Ask(request, timeout_s)
-    try:
-        answer: tuple[Any, bytes] = await host.perform(ask)
-    except BaseException:
-        if not ask.done:
-            host.post(GiveUp(ask))
-        raise
+    answer: tuple[Any, bytes] = await perform_or_give_up(host, Ask(request, timeout_s))
     return answer
 
 
-class _Running:
-    """One core with its thread. After a fork the child keeps the parent's, untouched, and starts another."""
-
-    def __init__(self, transport: Transport, options: ClientOptions, clock: Clock, entropy: Entropy) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.core = ClientCore(transport, options, clock=clock, entropy=entropy, loop=self.loop)
-        self.inbox: deque[Operation] = deque()
-        self.woken = False
-        self.ended = False
-        self._gathering: asyncio.AbstractEventLoop | None = None
-        self.thread = threading.Thread(target=self._run, name="gym_capture-client", daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._until_closed())
-        finally:
-            # First this, then the last look: whoever appends in between sees that it is over, or is answered.
-            self.ended = True
-            self.drain()
-            asyncio.set_event_loop(None)
-            self.loop.close()
-
-    async def _until_closed(self) -> None:
-        try:
-            await self.core.run()
-            if not self.core.closed:
-                # The owner is final about not serving this client; callers are still answered.
-                await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass  # closed: this task is the thread's last, nobody else can have cancelled it
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_LAST_WORD_S)
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # a closed connection is given up in the turn after
-
-    def submit(self, operation: Operation) -> None:
-        self.inbox.append(operation)
-        if self.ended:
-            raise RuntimeError("the client's thread has ended")
-        if not self.woken:
-            self.woken = True
-            self.loop.call_soon_threadsafe(self.drain)
-
-    def submit_later(self, operation: Operation, loop: asyncio.AbstractEventLoop) -> None:
-        """The same for a coroutine of `loop`: the thread is woken once what is ready there now has had its turn.
-
-        A burst of calls then wakes it once, and it does not contend with the burst for the interpreter. A call that is
-        alone wakes it at once.
-        """
-        if not self.core.unsettled.total and not self.inbox:
-            self.submit(operation)
-            return
-        self.inbox.append(operation)
-        if self.ended:
-            raise RuntimeError("the client's thread has ended")
-        if not self.woken and self._gathering is not loop:
-            self._gathering = loop
-            loop.call_soon(self._gathered, loop)
-
-    def _gathered(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._gathering is loop:
-            self._gathering = None
-        if self.inbox and not self.woken:
-            self.woken = True
-            try:
-                self.loop.call_soon_threadsafe(self.drain)
-            except RuntimeError:
-                return  # it has ended meanwhile, and its last look has answered what was here
-
-    def drain(self) -> None:
-        self.woken = False
-        inbox = self.inbox
-        operations: list[Operation] = []
-        while inbox:
-            operations.append(inbox.popleft())
-        if operations:
-            self.core.handle(operations)
+async def perform_or_give_up(host: Host, operation: Ask | Rows | Flush) -> Any:
+    """Hand in an operation and wait for its value. Cancelling the wait takes it back, as far as it was not done."""
+    try:
+        return await host.perform(operation)
+    except BaseException:
+        if not operation.done:
+            host.post(GiveUp(operation))
+        raise
 
 
 class CoreHost:
-    """A core in a thread of its own, started by the first operation, and anew in a forked child.
+    """A core in a thread, started by the first operation, and anew in a forked child.
 
     Args:
         transport: makes links; holds no connection itself.
         options: limits and times.
         clock, entropy: time and randomness.
+        thread: where the core runs, perhaps with those of other shards; None: in one of its own.
     """
 
     def __init__(
@@ -194,6 +115,7 @@ class CoreHost:
         *,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        thread: CoreThread | None = None,
     ) -> None:
         self.options = options or ClientOptions()
         _ = self.options.redaction  # a rule that cannot work here is told now, not inside a call
@@ -201,7 +123,8 @@ class CoreHost:
         self.entropy = entropy or SystemEntropy()
         self._transport = transport
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._thread = thread or CoreThread()
+        self._running: RunningCore | None = None
         self._closed = False
         _hosts.add(self)
 
@@ -225,7 +148,7 @@ class CoreHost:
         """The core's loop."""
         return self._ensure().loop
 
-    def _ensure(self) -> _Running:
+    def _ensure(self) -> RunningCore:
         running = self._running
         if running is not None:
             return running
@@ -233,9 +156,7 @@ class CoreHost:
             if self._closed:
                 raise ClientClosed(_CLOSED)
             if self._running is None:
-                running = _Running(self._transport, self.options, self.clock, self.entropy)
-                running.thread.start()
-                self._running = running
+                self._running = self._thread.begin(self._transport, self.options, self.clock, self.entropy)
             return self._running
 
     def submit(self, operation: Operation) -> None:
@@ -282,7 +203,12 @@ class CoreHost:
         """Await a coroutine that is not made of operations only."""
         if not is_blocking():
             return await work
-        return asyncio.run_coroutine_threadsafe(work, self._ensure().loop).result()
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._ensure().loop)
+        except (ClientClosed, RuntimeError) as error:
+            work.close()
+            raise ClientClosed(_CLOSED) from error
+        return future.result()
 
     def core_stats(self) -> dict[str, Any]:
         """This process's counters."""
@@ -296,59 +222,56 @@ class CoreHost:
         if running is None:
             return True
         await work_done(self, timeout_s)
-        flush = Flush(timeout_s)
         flushed = False
         try:
-            flushed = bool(await self.perform(flush))
+            flushed = bool(await perform_or_give_up(self, Flush(timeout_s)))
         except ClientClosed:
             return True
         finally:
-            if not flush.done:
-                self.post(GiveUp(flush))
             self._end(running)
         return flushed
 
-    def _end(self, running: _Running) -> None:
-        if running.loop.is_closed():
-            return
-        try:
-            running.loop.call_soon_threadsafe(running.core.close)
-        except RuntimeError:  # another caller closed it
-            return
-        if threading.current_thread() is not running.thread:
-            running.thread.join(_EXIT_FLUSH_S)
+    def _end(self, running: RunningCore) -> None:
+        running.thread.close(running, _EXIT_FLUSH_S)
 
-    def at_exit(self) -> None:
-        """The interpreter ends: let what is on its way arrive."""
+    def begin_exit(self) -> Callable[[float], None] | None:
+        """The interpreter ends: let what is on its way arrive.
+
+        Returns:
+            What waits for that, until a monotonic time at most, and ends the core; None: there is nothing to end.
+        """
         running = self._running
-        if running is None or running.loop.is_closed() or not running.thread.is_alive():
-            return
+        if running is None or not running.thread.is_alive():
+            return None
         with self._lock:
             self._closed = True
         flush = Flush(_EXIT_FLUSH_S)
         gate = flush.gate = threading.Lock()
         gate.acquire()
         self.post(flush)
-        if not gate.acquire(timeout=_EXIT_FLUSH_S + 1.0):
-            logger.warning("capture did not come to rest at exit")
-        self._end(running)
+
+        def finish(deadline: float) -> None:
+            if not gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                logger.warning("capture did not come to rest at exit")
+            self._end(running)
+
+        return finish
 
     def forked(self) -> None:
         """This process is a forked child: it is a new client, the parent's goes on in the parent."""
-        if self._running is not None:
-            # Its loop shares the selector with the parent's: closing it here would unregister the parent's sockets.
-            _left_behind.append(self._running)
-            self._running = None
+        self._running = None
         self._lock = threading.Lock()
 
 
 _hosts: weakref.WeakSet[CoreHost] = weakref.WeakSet()
-_left_behind: list[_Running] = []
 
 
 def _at_exit() -> None:
-    for host in list(_hosts):
-        host.at_exit()
+    # All at once: those of one client, and those of several, have the same few seconds.
+    endings = [ending for host in list(_hosts) if (ending := host.begin_exit()) is not None]
+    deadline = time.monotonic() + _EXIT_FLUSH_S + 1.0
+    for ending in endings:
+        ending(deadline)
 
 
 def _after_fork() -> None:

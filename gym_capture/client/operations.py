@@ -16,7 +16,7 @@ from gym_capture.client.outbox import Entry
 from gym_capture.client.outcome import CallOutcome
 from gym_capture.errors import GymCaptureError
 from gym_capture.model.exchange import Snapshot
-from gym_capture.model.messages import Request
+from gym_capture.model.messages import Request, Stats, Stop
 from gym_capture.model.rows import CURRENT, PENDING_INDEX, ClientRow, Result
 
 
@@ -39,6 +39,10 @@ class Operation:
         self.done = False
         self.value: Any = None
         self.error: GymCaptureError | None = None
+
+    def of_rollout(self) -> str | None:
+        """The one rollout that it is about; None: it is about several, or about the run."""
+        return None
 
 
 class ClaimState(Enum):
@@ -95,6 +99,10 @@ class Ticket(Operation):
         self.pending: Callable[[], None] | None = None
         """What closes the claim, put off until the claim itself is answered."""
 
+    def of_rollout(self) -> str:
+        """The claim's."""
+        return self.rollout
+
 
 class Committed(NamedTuple):
     """The value of a commit or a release: what became of it, and where it stands.
@@ -138,6 +146,10 @@ class Commit(Operation):
         self.whole: Snapshot | None = None
         self.held_bytes = 0
 
+    def of_rollout(self) -> str:
+        """The exchange's."""
+        return self.rollout
+
 
 class Release(Operation):
     """A claim to be closed without an exchange; an empty reason withdraws it. Its value is a `Committed`."""
@@ -148,6 +160,10 @@ class Release(Operation):
         super().__init__()
         self.ticket = ticket
         self.reason = reason
+
+    def of_rollout(self) -> str:
+        """The claim's."""
+        return self.ticket.rollout
 
 
 class Rows(Operation):
@@ -189,6 +205,10 @@ class Ask(Operation):
         self.settling = False
         self.timer: asyncio.TimerHandle | None = None
 
+    def of_rollout(self) -> str | None:
+        """The request's, where it is about one; a rollout's counters come with the run's."""
+        return None if isinstance(self.request, Stats | Stop) else self.request.rollout
+
 
 class Flush(Operation):
     """Wait until everything that was handed in is answered. Its value is whether that came to pass."""
@@ -209,3 +229,7 @@ class GiveUp(Operation):
     def __init__(self, given_up: Ask | Rows | Flush) -> None:
         super().__init__()
         self.given_up = given_up
+
+    def of_rollout(self) -> str | None:
+        """That of the request."""
+        return self.given_up.of_rollout()

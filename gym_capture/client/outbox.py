@@ -23,11 +23,12 @@ class Entry:
         row, body: the row, its parts' offsets counted from the start of its own `body`.
         size: at most so many bytes of head and body.
         settle: called once with the answer.
-        sent: it is part of a batch.
+        sent: it is or was part of a batch, so the owner may know it.
+        late: its answer came so late that a claim may be lost by now.
         withdrawn: it must not be sent any more.
     """
 
-    __slots__ = ("body", "body_bytes", "row", "sent", "settle", "size", "withdrawn")
+    __slots__ = ("body", "body_bytes", "late", "row", "sent", "settle", "size", "withdrawn")
 
     def __init__(
         self, row: ClientRow, settle: Callable[[Result], None], body: list[bytes] | None = None, body_bytes: int = 0
@@ -38,6 +39,7 @@ class Entry:
         self.body_bytes = body_bytes
         self.size = body_bytes + _head_bytes(row)
         self.sent = False
+        self.late = False
         self.withdrawn = False
 
 

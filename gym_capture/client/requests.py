@@ -77,7 +77,7 @@ class Requests:
         request = ask.request
         if type(request) is Quiesce:
             left = ask.started + ask.timeout_s - self._loop.time()
-            request = Quiesce(request.rollout, max(0.0, left))
+            request = Quiesce(request.rollout, max(0.0, left), request.standing)
         ask.sent = True
         self._send(Call(ask.number, request))
 

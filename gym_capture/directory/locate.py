@@ -6,14 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 
 from gym_capture.errors import OwnerNotFound, OwnerUnavailable
 from gym_capture.model.endpoint import Endpoint
+from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import OwnerInfo, beat_of, is_stopped, owner_state, read_owner, read_token
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.run_marker import read_run
+from gym_capture.storage.run_layout import run_marker, shards_of
 
 PROBE_S = 1.0
 """How long an owner's port may take to accept a connection before its beat is watched instead."""
@@ -35,20 +37,26 @@ _dead_lock = threading.Lock()
 
 
 def owner_of(directory: str | Path) -> OwnerInfo | None:
-    """Who owns a directory, or owned it when it crashed; None when nobody ever did, or the owner was stopped.
+    """Who owns a run's directory, or owned it when it crashed; None when nobody ever did, or the owner was stopped.
+
+    Of several shards the first one's owner that there is: what it tells clients is the same.
 
     Raises:
+        ShardGiven: the directory is a shard's.
         CaptureDirectoryError: the directory cannot be read here.
         MissingRunMarker: it is not (or not the mount of) a run's.
     """
-    files = PosixFiles(directory)
-    read_run(files)
-    owner = read_owner(files)
-    return None if owner is None or is_stopped(beat_of(files, owner.epoch)) else owner
+    run = PosixFiles(directory)
+    run_marker(run)
+    for files in shards_of(run):
+        owner = read_owner(files)
+        if owner is not None and not is_stopped(beat_of(files, owner.epoch)):
+            return owner
+    return None
 
 
 def endpoint_of(directory: str | Path) -> Endpoint:
-    """Where the owner of a directory listens, as the directory says.
+    """Where the owner of a directory (of a shard's, where there are several) listens, as the directory says.
 
     Raises:
         CaptureDirectoryError: the directory cannot be read here.
@@ -79,15 +87,24 @@ def endpoint_of(directory: str | Path) -> Endpoint:
 
 
 def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.sleep) -> Liveness:
-    """Whether a directory has a live owner, as cheaply as it can be known.
+    """Whether a run's directory has a live owner, as cheaply as it can be known; of several shards, whether any has.
 
     A clean stop is read off the beat; a listening port is believed. Only an owner that neither stopped nor answers is
     watched for the time of 2.5 beats, and once for each beat that stands still.
 
     Raises:
+        ShardGiven: the directory is a shard's.
         CaptureDirectoryError: the directory cannot be read here.
     """
-    files = PosixFiles(directory)
+    shards = shards_of(PosixFiles(directory))
+    if len(shards) == 1:
+        return _liveness(shards[0], wait)
+    with ThreadPoolExecutor(len(shards), thread_name_prefix="gym_capture-liveness") as threads:
+        found = set(threads.map(lambda files: _liveness(files, wait), shards))
+    return next(each for each in (Liveness.REACHABLE, Liveness.BEATING, Liveness.AT_REST) if each in found)
+
+
+def _liveness(files: Files, wait: Callable[[float], None]) -> Liveness:
     while True:
         owner = read_owner(files)
         if owner is None:

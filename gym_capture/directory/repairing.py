@@ -15,19 +15,31 @@ from pathlib import Path
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.repair import RepairReport, repair
+from gym_capture.storage.repair import RepairReport, repair, repair_marker
+from gym_capture.storage.run_layout import shards_of
 
 logger = logging.getLogger("gym_capture.directory")
 
 
-def repair_at_rest(directory: str | Path) -> RepairReport:
-    """Mend what is damaged in a directory at rest. Blocks, for some seconds more when its last owner died.
+def repair_at_rest(directory: str | Path) -> dict[str, RepairReport]:
+    """Mend what is damaged in a run's directory at rest. Blocks, for some seconds more when its last owner died.
+
+    Returns:
+        What was done to each shard, under the path that its files have in the directory: `shard-000/`, or nothing.
 
     Raises:
-        As `storage.repair.repair`.
+        As `storage.repair.repair` and `storage.run_layout.shards_of`.
     """
+    run = PosixFiles(directory)
     identity = OwnerIdentity(f"repair-{uuid.uuid4().hex}", "repair", "", socket.gethostname(), os.getpid())
-    return repair(PosixFiles(directory), identity, _beating, wait=time.sleep)
+    paths = [each.directory for each in shards_of(run)]
+    if len(paths) == 1:
+        return {"": repair(run, identity, _beating, wait=time.sleep)}
+    done = {"": repair_marker(run)}
+    for shard, path in enumerate(paths):
+        report = repair(PosixFiles(path), identity, _beating, wait=time.sleep, shard=shard, shards=len(paths))
+        done[f"{os.path.basename(path)}/"] = report
+    return done
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.entropy import SystemEntropy
+from gym_capture.model.shards import shard_of
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.executor import ThreadExecutor
 from gym_capture.service.settings import OwnerSettings
@@ -19,20 +20,26 @@ from gym_capture.storage import names
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import shards_of
 
 
 def clear_at_rest(directory: str | Path, rollout_ids: Sequence[str]) -> None:
     """Begin the next generation of each rollout in the log of a directory at rest. Blocks.
 
     Raises:
-        DirectoryHeld: an owner lives after all; nothing was changed.
+        DirectoryHeld: an owner lives after all; nothing was changed in its shard.
         CaptureDirectoryError, OSError: the directory cannot be written.
     """
+    shards = shards_of(PosixFiles(directory))
+    of_shard: dict[int, list[str]] = {}
+    for rollout_id in rollout_ids:
+        of_shard.setdefault(shard_of(rollout_id, len(shards)), []).append(rollout_id)
     error: list[BaseException] = []
 
     def run() -> None:
         try:
-            asyncio.run(_clear(directory, rollout_ids))
+            for shard, ids in sorted(of_shard.items()):
+                asyncio.run(_clear(shards[shard].directory, ids))
         except BaseException as raised:  # noqa: BLE001 - whatever it is belongs to the caller, not to this thread
             error.append(raised)
 

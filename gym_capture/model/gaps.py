@@ -25,6 +25,35 @@ def gap(code: str, detail: str | None = None) -> Gap:
     return {"code": code} if detail is None else {"code": code, "detail": detail}
 
 
+def evidence_gaps(
+    *,
+    records: bool,
+    damaged: int = 0,
+    incomplete: Mapping[str, int] | None = None,
+    outstanding: int = 0,
+    unreadable: bool = False,
+) -> list[Gap]:
+    """What a rollout's evidence lacks, in the order in which a merge attaches it.
+
+    Args:
+        records: whether any call could be read.
+        damaged, incomplete, outstanding, unreadable: as in `merge.RolloutEvidence`.
+    """
+    found: list[Gap] = []
+    if unreadable:
+        found.append(gap(UNREADABLE))
+    if damaged:
+        found.append(gap(RECORDS_UNREADABLE, count_detail(damaged)))
+    if incomplete is not None:
+        found.append(gap(INCOMPLETE, incomplete_detail(incomplete)))
+    elif not (records or damaged or unreadable):
+        # Unreadable, nothing is known; then the absence of records says nothing either.
+        found.append(gap(NO_RECORDS))
+    if outstanding:
+        found.append(gap(PENDING, count_detail(outstanding)))
+    return found
+
+
 def count_detail(count: int) -> str:
     """The detail of a gap that counts something: `count=N`."""
     return f"count={count}"

@@ -48,13 +48,18 @@ def _shown(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
+def is_rollout_id(text: str) -> bool:
+    """Whether a text is a rollout id."""
+    return len(text) <= MAX_ROLLOUT_ID_BYTES and _ID.fullmatch(text) is not None
+
+
 def validate_rollout_id(value: object) -> str:
     """Return `value` when it is a rollout id.
 
     Raises:
         InvalidRolloutId: it is not; the message says what is allowed.
     """
-    if isinstance(value, str) and len(value) <= MAX_ROLLOUT_ID_BYTES and _ID.fullmatch(value):
+    if isinstance(value, str) and is_rollout_id(value):
         return value
     if isinstance(value, str) and len(value) > MAX_ROLLOUT_ID_BYTES:
         raise InvalidRolloutId(

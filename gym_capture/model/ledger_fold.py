@@ -84,6 +84,8 @@ class LedgerFold:
         archived: the rollouts that are on disk only (`ledger_pages`).
         changed: ids of the rollouts that changed since the last snapshot.
         lease_s: how long a client may be silent, in seconds of serving time.
+        begun: how often something became outstanding. Nothing outstanding twice, with the same number in between, means
+            nothing outstanding in between.
     """
 
     lease_s = 6.0
@@ -101,6 +103,7 @@ class LedgerFold:
         self._closing = 0
         self._closings: deque[tuple[int, RolloutState]] = deque()
         self._late = 0
+        self.begun = 0
         # An end of the log is gone: of a rollout that is not known, nobody can say that it had nothing in it.
         self.others_damaged = False
 
@@ -220,6 +223,7 @@ class LedgerFold:
         rollout.open[client.id, row.claim] = claim
         rollout.retract_loss((client.id, row.claim))
         self._open += 1
+        self.begun += 1
         self.counts["claims"] += 1
 
     def _apply_history(self, client: ClientState | None, row: HistoryRow, ref: FrameRef) -> None:
@@ -404,6 +408,7 @@ class LedgerFold:
         self.changed.add(rollout.id)
         rollout.closing += 1
         self._closing += 1
+        self.begun += 1
         self._closings.append((ref.sequence, rollout))
 
     def _count_refusal(self, row: ClientRow) -> None:

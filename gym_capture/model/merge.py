@@ -71,7 +71,13 @@ def capture_value(evidence: RolloutEvidence, include_payloads: bool = False) -> 
     }
     if verifier_metrics:
         value["verifiers"] = verifier_metrics
-    found = _evidence_gaps(evidence) + [gaps.gap(gaps.VERIFIER_CONFLICT, each) for each in conflicts]
+    found = gaps.evidence_gaps(
+        records=bool(evidence.records),
+        damaged=evidence.damaged,
+        incomplete=evidence.incomplete,
+        outstanding=evidence.outstanding,
+        unreadable=evidence.unreadable,
+    ) + [gaps.gap(gaps.VERIFIER_CONFLICT, each) for each in conflicts]
     if found:
         value["gaps"] = found
     return value
@@ -83,19 +89,3 @@ def _shown(record: dict[str, Any], include_payloads: bool) -> dict[str, Any]:
         for name in PAYLOAD_FIELDS:
             shown.pop(name, None)
     return shown
-
-
-def _evidence_gaps(evidence: RolloutEvidence) -> list[gaps.Gap]:
-    found: list[gaps.Gap] = []
-    if evidence.unreadable:
-        found.append(gaps.gap(gaps.UNREADABLE))
-    if evidence.damaged:
-        found.append(gaps.gap(gaps.RECORDS_UNREADABLE, gaps.count_detail(evidence.damaged)))
-    if evidence.incomplete is not None:
-        found.append(gaps.gap(gaps.INCOMPLETE, gaps.incomplete_detail(evidence.incomplete)))
-    elif not (evidence.records or evidence.damaged or evidence.unreadable):
-        # Unreadable, nothing is known; then the absence of records says nothing either.
-        found.append(gaps.gap(gaps.NO_RECORDS))
-    if evidence.outstanding:
-        found.append(gaps.gap(gaps.PENDING, gaps.count_detail(evidence.outstanding)))
-    return found

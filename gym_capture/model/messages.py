@@ -60,10 +60,14 @@ class Batch(msgspec.Struct, array_like=True, tag=2):
 
 
 class Quiesce(msgspec.Struct, array_like=True, tag=1):
-    """Wait until the rollout (None: the whole run) has nothing outstanding. Answered by a bool."""
+    """Wait until the rollout (None: all that this owner has) has nothing outstanding. Answered by a bool.
+
+    `standing`: answered by a `run_quiescence.Standing` in place of True.
+    """
 
     rollout: str | None
     timeout_s: float
+    standing: bool = False
 
 
 class Merge(msgspec.Struct, array_like=True, tag=2):

@@ -8,7 +8,7 @@ read by walking its chain. A clear starts a new chain.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,19 +16,25 @@ import msgspec
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.rollout_state import Claim, Entry, History, Place, RolloutState, Saved
 
-_ARCHIVED = struct.Struct("<QIIQIB")
+_ARCHIVED = struct.Struct("<QIIQIQB")
 _INCOMPLETE = 1
 _EVIDENCE = 2
 _KNOWN = 4
 _BUSY = 8
+_LATE = 16
+_HOLES = 32
 _FLAGS_AT = _ARCHIVED.size - 1
 
 
 class ArchivedPage(NamedTuple):
-    """What stays in memory of a rollout that was evicted, unpacked: its generation, where its page lies, its flags."""
+    """What stays in memory of a rollout that was evicted, unpacked.
+
+    Fields: its generation, where its page lies, how many call indexes were given in it, its flags.
+    """
 
     generation: int
     place: Place
+    calls: int
     flags: int
 
     @property
@@ -51,11 +57,16 @@ class ArchivedPage(NamedTuple):
         """Whether it has open claims."""
         return bool(self.flags & _BUSY)
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is to be said of it but its calls: nothing is missing, damaged, late or open."""
+        return not self.flags & (_INCOMPLETE | _BUSY | _LATE | _HOLES)
+
 
 def unpack_archived(packed: bytes) -> ArchivedPage:
     """`pack_archived` undone."""
-    generation, epoch, number, offset, length, flags = _ARCHIVED.unpack(packed)
-    return ArchivedPage(generation, Place(epoch, number, offset, length), flags)
+    generation, epoch, number, offset, length, calls, flags = _ARCHIVED.unpack(packed)
+    return ArchivedPage(generation, Place(epoch, number, offset, length), calls, flags)
 
 
 def is_incomplete(packed: bytes) -> bool:
@@ -63,9 +74,9 @@ def is_incomplete(packed: bytes) -> bool:
     return bool(packed[_FLAGS_AT] & _INCOMPLETE)
 
 
-def pack_archived(generation: int, place: Place, flags: int) -> bytes:
-    """An evicted rollout in 29 bytes: a run may have as many of them as it has calls."""
-    return _ARCHIVED.pack(generation, *place, flags)
+def pack_archived(generation: int, place: Place, calls: int, flags: int) -> bytes:
+    """An evicted rollout in 37 bytes: a run may have as many of them as it has calls."""
+    return _ARCHIVED.pack(generation, *place, calls, flags)
 
 
 class PagePiece(msgspec.Struct, array_like=True, frozen=True):
@@ -162,7 +173,13 @@ class PageSource(NamedTuple):
             | (_EVIDENCE if evidence else 0)
             | (_KNOWN if evidence or self.generation else 0)
             | (_BUSY if self.open else 0)
+            | (_LATE if self.merged and self.next_index > self.returned else 0)
+            | (_HOLES if self.next_index > self._entries else 0)
         )
+
+    @property
+    def _entries(self) -> int:
+        return (self.before.entries if self.before is not None else 0) + len(self.entries)
 
     def saved(self, place: Place) -> Saved:
         """What the rollout has to remember, once its page lies at `place`."""
@@ -171,8 +188,8 @@ class PageSource(NamedTuple):
         counts[: len(before.pieces) if before is not None else 0] = before.pieces if before is not None else ()
         for history, *_ in self.pieces:
             counts[history] += 1
-        entries = (before.entries if before is not None else 0) + len(self.entries)
-        return Saved(pack_archived(self.generation, place, self.flags), entries, tuple(counts))
+        packed = pack_archived(self.generation, place, self.next_index, self.flags)
+        return Saved(packed, self._entries, tuple(counts))
 
 
 _NO_DICT: dict[Any, Any] = {}
@@ -319,11 +336,6 @@ def _ref(refs: dict[tuple[int, int, int, int], FrameRef], stored: PagePiece | Pa
     if ref is None:
         ref = refs[key] = FrameRef(*key)
     return ref
-
-
-def incomplete_among(archived: Iterable[bytes]) -> int:
-    """How many evicted rollouts are incomplete."""
-    return sum(1 for packed in archived if packed[_FLAGS_AT] & _INCOMPLETE)
 
 
 _encode = msgspec.msgpack.Encoder().encode

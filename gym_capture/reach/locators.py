@@ -14,6 +14,7 @@ from gym_capture.client.stream_transport import Locator
 from gym_capture.directory.locate import endpoint_of
 from gym_capture.errors import CaptureDirectoryError, GymCaptureError, OwnerNotFound, OwnerUnavailable
 from gym_capture.model.endpoint import Endpoint
+from gym_capture.model.shards import run_actor_name
 from gym_capture.reach.blocking_calls import in_thread
 
 ACTOR_ANSWER_S = 20.0
@@ -139,11 +140,15 @@ def find_actor(name: str, namespace: str) -> Any:
 
 
 def named_actors(namespace: str) -> list[str]:
-    """The names of the live actors of a namespace, sorted. Blocks; Ray is initialised."""
+    """The names of the live actors of a namespace, sorted; a run of several shards has one. Blocks.
+
+    Ray is initialised.
+    """
     import ray
 
     listed = never_starting(ray.util.list_named_actors)(all_namespaces=True)
-    return sorted(entry["name"] for entry in listed if entry["namespace"] == namespace)
+    found = {entry["name"] for entry in listed if entry["namespace"] == namespace}
+    return sorted(name for name in found if run_actor_name(name) == name or run_actor_name(name) not in found)
 
 
 class FirstLocator:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gym_capture.client.client import CaptureClient
-from gym_capture.client.host import CoreHost
 from gym_capture.client.ray_transport import RayTransport
+from gym_capture.client.sharded_host import host_over
 from gym_capture.client.stream_transport import Locator, StreamTransport
 from gym_capture.client.transport import Transport
 from gym_capture.errors import ConfigError
@@ -16,10 +16,10 @@ from gym_capture.reach.source import Source
 
 
 def open_client(source: Source, *, new_owner: bool = False) -> CaptureClient:
-    """A client of the source's owner. Opens no connection yet: the first call does.
+    """A client of the source's owner, or of those of its shards. Opens no connection yet: the first call does.
 
-    All clients of one run and transport in a process share one core; the options of the first one hold, but for what
-    is redacted, which is each one's own.
+    All clients of one run and transport in a process share one core for each owner; the options of the first one hold,
+    but for what is redacted, which is each one's own.
 
     Args:
         new_owner: the owner has only now come up: a core that was told there is none would rest for a while.
@@ -27,13 +27,18 @@ def open_client(source: Source, *, new_owner: bool = False) -> CaptureClient:
     key = (source.run, source.transport, source.options.redact)
     if new_owner:
         forget_core(key)
-    host = share_host(key, lambda: CoreHost(transport_of(source), source.options))
+    host = share_host(key, lambda: host_over([*map(transport_of, shard_sources(source))], source.options))
     reader = DirectoryReader(source.directory, source.run) if source.directory is not None else None
     return CaptureClient(host, reopen=(open_client, (source,)), payload_reader=reader, evidence_reader=reader)
 
 
+def shard_sources(source: Source) -> list[Source]:
+    """Each shard's, in order."""
+    return [source.of_shard(shard) for shard in range(source.shards)]
+
+
 def transport_of(source: Source) -> Transport:
-    """The way to the source's owner.
+    """The way to the one owner of a source.
 
     Raises:
         ConfigError: Ray calls are asked for, and the actor's name is not known.

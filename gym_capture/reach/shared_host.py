@@ -1,4 +1,7 @@
-"""One core for each run and process, whoever opens clients: `start`, `connect`, or a client that arrives pickled."""
+"""One host for each run and process, whoever opens clients: `start`, `connect`, or a client that arrives pickled.
+
+A run of several shards has a core for each in it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import weakref
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
-from gym_capture.client.host import CoreHost
+from gym_capture.client.host import Host
 from gym_capture.client.operations import Flush, Operation
 from gym_capture.client.options import ClientOptions
+from gym_capture.client.work_aside import work_done
 from gym_capture.errors import ClientClosed
 from gym_capture.model.clock import Clock
 from gym_capture.model.entropy import Entropy
@@ -23,7 +27,7 @@ Key = tuple[Hashable, ...]
 class _Core:
     """A core and the clients that use it; the last one to close ends it."""
 
-    def __init__(self, host: CoreHost) -> None:
+    def __init__(self, host: Host) -> None:
         self.host = host
         self.users: weakref.WeakSet[SharedHost] = weakref.WeakSet()
 
@@ -32,7 +36,7 @@ _cores: dict[Key, _Core] = {}
 _lock = threading.Lock()
 
 
-def share_host(key: Key, make: Callable[[], CoreHost]) -> SharedHost:
+def share_host(key: Key, make: Callable[[], Host]) -> SharedHost:
     """A client's share in the core of a run; `make` makes the core when this is the first."""
     with _lock:
         core = _cores.get(key)
@@ -106,6 +110,7 @@ class SharedHost:
 
     async def close(self, timeout_s: float) -> bool:
         """Wait until all that was handed in is answered; the last client of the core ends it."""
+        await work_done(self, timeout_s)
         with _lock:
             if self._closed:
                 return True

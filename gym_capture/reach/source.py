@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gym_capture.client.options import ClientOptions
 from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.shards import shard_actor_name
+from gym_capture.storage.run_layout import shard_directory
 
 TransportChoice = Literal["auto", "stream", "ray"]
 
@@ -21,6 +23,7 @@ class Source:
         name, namespace: the actor's; no name: it is found by its directory only.
         transport: `auto` is the stream where it can be reached, else Ray calls.
         options: the client's limits and times; `options.run` is `run`.
+        shards: how many owners the run has. Directory and name are the run's; `of_shard` has each one's.
     """
 
     run: str
@@ -29,6 +32,15 @@ class Source:
     namespace: str
     transport: TransportChoice
     options: ClientOptions
+    shards: int = 1
+
+    def of_shard(self, shard: int) -> Source:
+        """The same for the owner of one shard."""
+        return replace(
+            self,
+            directory=None if self.directory is None else shard_directory(self.directory, shard, self.shards),
+            name=None if self.name is None else shard_actor_name(self.name, shard),
+        )
 
 
 def client_options(run: str, settings: ClientSettings) -> ClientOptions:

@@ -39,6 +39,7 @@ from gym_capture.model.messages import (
     encode_message,
 )
 from gym_capture.model.rows import ClientRow, CommitRow, HistoryRow, Outcome, Result
+from gym_capture.model.run_quiescence import Standing
 from gym_capture.service.row_check import DamagedOnTheWay, check_rows
 from gym_capture.service.settings import PACKAGE_VERSION
 from gym_capture.service.state import State
@@ -350,6 +351,9 @@ class Session:
             self._calls.pop(number, None)
             if isinstance(result, GymCaptureError):
                 self.send(Failure(number, type(result).__name__, str(result)))
+            elif result and request.standing:
+                # Of this very moment, at which nothing is outstanding.
+                self.send(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
             else:
                 self.send(Reply(number, result))
 

@@ -105,7 +105,7 @@ class CheckpointAudit:
             held = self._held.get(page.previous)
             if held is None:
                 return place.offset, f"the page before that of rollout {rollout_id} is not there"
-            before = Saved(pack_archived(page.generation, page.previous, 0), *held)
+            before = Saved(pack_archived(page.generation, page.previous, 0, 0), *held)
         state.saved = before
         source = take_page(state)
         state.saved = None

@@ -159,7 +159,7 @@ def read_rollout(files: Files, rollout_id: str, packed: bytes) -> RolloutState:
         DamagedLog: a page is damaged, or is another rollout's: only the log can tell.
         OSError: a page could not be read.
     """
-    generation, last, _ = unpack_archived(packed)
+    generation, last, *_ = unpack_archived(packed)
     pages: list[Page] = []
     place: Place | None = last
     while place is not None:

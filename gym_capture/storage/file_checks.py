@@ -44,7 +44,7 @@ def check_files(files: Files, run: bytes | None) -> list[FileDamage]:
     listed = files.names()
     epochs = names.epochs_in(listed)
     found: list[FileDamage] = []
-    marker = _check_run(files, run, bool(epochs))
+    marker = check_marker(files, run, bool(epochs))
     if marker is not None:
         found.append(marker)
     if names.OWNER in listed:
@@ -62,7 +62,16 @@ def check_files(files: Files, run: bytes | None) -> list[FileDamage]:
     return found
 
 
-def _check_run(files: Files, run: bytes | None, owned: bool) -> FileDamage | None:
+def check_marker(files: Files, run: bytes | None, owned: bool = True) -> FileDamage | None:
+    """What is wrong with `RUN`.
+
+    Args:
+        run: the run's uuid as others say it; None: nobody does.
+        owned: whether the directory had an owner, so that it must have a marker.
+
+    Raises:
+        FormatError: it is of another version.
+    """
     try:
         marker = read_run(files)
     except MissingRunMarker:

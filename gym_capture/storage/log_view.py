@@ -12,6 +12,7 @@ from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import replay_log
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.resume import open_log
+from gym_capture.storage.standing import OpenClaim, RolloutStanding, claim_of, standing_of, standing_of_page
 
 
 class LogView:
@@ -46,6 +47,8 @@ class LogView:
         """Read anew."""
         self._ledger = Ledger()
         self._last: tuple[bytes, RolloutState] | None = None
+        # Nothing leaves a reader's memory, so what is archived never changes but by coming back.
+        self._lacking: dict[str, RolloutStanding] = {}
         plan = plan_log(self._files)
         self._opened = open_log(self._files, plan, self._ledger, checkpoints=self._checkpoints)
 
@@ -103,6 +106,36 @@ class LogView:
         """Whether evidence is known to be missing."""
         archived = self._archived(rollout_id)
         return archived.incomplete if archived is not None else self._ledger.view(rollout_id).reasons is not None
+
+    def standings(self) -> list[RolloutStanding]:
+        """How every rollout stands, in no order. Of those that are on disk only, those that lack something are read."""
+        opened, ledger = self._opened, self._ledger
+        found = [standing_of(state) for state in ledger.rollouts.values()]
+        found += [self.standing(rollout_id) for rollout_id in ledger.archived.packed]
+        # A page that could not be read: all of the log was read instead, and the rows may be more by now.
+        return found if self._opened is opened else self.standings()
+
+    def standing(self, rollout_id: str) -> RolloutStanding:
+        """How one rollout stands; an unknown one has nothing."""
+        archived = self._archived(rollout_id)
+        if archived is not None and archived.plain:
+            return standing_of_page(rollout_id, archived)
+        if archived is not None and (known := self._lacking.get(rollout_id)) is not None:
+            return known
+        state = self.state(rollout_id)
+        if state is None:
+            return RolloutStanding(rollout_id, 0, 0, reasons=self._ledger.view(rollout_id).reasons)
+        standing = standing_of(state)
+        if rollout_id in self._ledger.archived:
+            self._lacking[rollout_id] = standing
+        return standing
+
+    def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
+        """The claims that are open, of one rollout or (None) of the whole log: whoever has any is in memory."""
+        if rollout_id is None:
+            return [claim_of(claim) for claim in self._ledger.open_claims()]
+        state = self._ledger.rollouts.get(rollout_id)
+        return [] if state is None else [claim_of(claim) for claim in state.open.values()]
 
     def outstanding_of(self, rollout_id: str) -> int:
         """Its claims that are open."""

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gym_capture.model.ids import is_rollout_id
+
 RUN = "RUN"
 """Marks the directory as one run's; JSON with the run's uuid."""
 
@@ -24,6 +26,7 @@ QUARANTINE = "quarantine"
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
+_SHARD = re.compile(r"shard-([0-9]{3})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
@@ -55,6 +58,16 @@ class CheckpointName(NamedTuple):
     def file(self) -> str:
         """The file's name."""
         return f"index-{self.epoch:08d}-{self.number:08d}"
+
+
+def shard_folder(shard: int) -> str:
+    """The folder of a run's directory that holds one of its shards, where there are several."""
+    return f"shard-{shard:03d}"
+
+
+def shards_in(names: Iterable[str]) -> list[int]:
+    """The numbers of the shards that have a folder, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _SHARD.fullmatch(name)))
 
 
 def epoch_file(epoch: int) -> str:
@@ -117,10 +130,10 @@ def nemo_gym_incomplete_file(rollout_id: str) -> str:
 
 
 def nemo_gym_rollouts_in(names: Iterable[str]) -> set[str]:
-    """The rollout ids that have a NeMo Gym file or marker."""
+    """The rollout ids that have a NeMo Gym file or marker; what stands before the suffix is an id, or it is no such."""
     found: set[str] = set()
     for name in names:
         for suffix in (NEMO_GYM_SUFFIX, NEMO_GYM_INCOMPLETE_SUFFIX):
-            if name.endswith(suffix) and len(name) > len(suffix):
+            if name.endswith(suffix) and is_rollout_id(name.removesuffix(suffix)):
                 found.add(name.removesuffix(suffix))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gym_capture.model.rollout_state import RolloutState
+from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
 from gym_capture.storage.nemo_gym import read_nemo_gym_lines
@@ -16,14 +17,22 @@ def log_knows(state: RolloutState | None) -> bool:
 
 
 class NemoGymFiles:
-    """The capture files and incompleteness markers among a directory's files. Reads only."""
+    """The capture files and incompleteness markers among a directory's files. Reads only.
 
-    def __init__(self, files: Files) -> None:
+    Args:
+        files: the run's directory.
+        shard, shards: only those of this shard's rollouts are listed.
+    """
+
+    def __init__(self, files: Files, shard: int = 0, shards: int = 1) -> None:
         self._files = files
+        self._shard = shard
+        self._shards = shards
 
     def rollout_ids(self) -> set[str]:
         """The ids that have a file or a marker."""
-        return names.nemo_gym_rollouts_in(self._files.names())
+        listed = names.nemo_gym_rollouts_in(self._files.names())
+        return {each for each in listed if shard_of(each, self._shards) == self._shard}
 
     def exchanges(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """The exchanges with their call index, and how many lines are damaged. No file: none."""

@@ -110,11 +110,7 @@ def open_parts(
         return []
     start = min(part.offset for part in parts)
     length = max(part.offset + part.length for part in parts) - start
-    try:
-        data = read_body(files, entry.ref, length, start)
-    except FileNotFoundError as error:
-        name = SegmentName(entry.ref.epoch, entry.ref.segment).file
-        raise DamagedLog(f"{name} is gone from {files.directory}") from error
+    data = _read(files, entry.ref, length, start)
     opened: list[tuple[Part, bytes]] = []
     for part in parts:
         stored = data[part.offset - start : part.offset - start + part.length]
@@ -123,3 +119,20 @@ def open_parts(
         else:
             opened.append((part, open_part(part, stored)))
     return opened
+
+
+def open_one_part(files: Files, ref: FrameRef, part: Part) -> bytes:
+    """One part's bytes as they were before compression.
+
+    Raises:
+        DamagedLog: it does not match its checksum, or is missing with its file.
+    """
+    return open_part(part, _read(files, ref, part.length, part.offset))
+
+
+def _read(files: Files, ref: FrameRef, length: int, offset: int) -> bytes:
+    try:
+        return read_body(files, ref, length, offset)
+    except FileNotFoundError as error:
+        name = SegmentName(ref.epoch, ref.segment).file
+        raise DamagedLog(f"{name} is gone from {files.directory}") from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from gym_capture.model.rows import CutRow
 from gym_capture.storage.names import SegmentName
@@ -33,7 +33,8 @@ class RecoveryReport:
         affected: rollouts that may have lost rows in the damaged places; they are marked incomplete.
         broken_parts: payload parts found damaged while copying the last group of an earlier owner.
         copied: frames that this recovery copied into its own segment.
-        checkpoint: the checkpoint behind which reading began; what lies before it was not looked at. Empty: none.
+        checkpoint: the checkpoint (one of each shard at most) behind which reading began; what lies before it was not
+            looked at. Empty: none.
     """
 
     segments: int = 0
@@ -51,6 +52,10 @@ class RecoveryReport:
     broken_parts: int = 0
     copied: int = 0
     checkpoint: str = ""
+
+    def __add__(self, other: RecoveryReport) -> RecoveryReport:
+        """What both found, of another shard's log say."""
+        return RecoveryReport(**{each.name: _both(self, other, each.name) for each in fields(self)})
 
     @property
     def damaged(self) -> bool:
@@ -83,3 +88,10 @@ class RecoveryReport:
         if self.ignored_bytes:
             parts.append(f"{self.ignored_bytes} bytes beyond cuts ignored")
         return "; ".join(parts)
+
+
+def _both(one: RecoveryReport, other: RecoveryReport, name: str) -> Any:
+    found, more = getattr(one, name), getattr(other, name)
+    if isinstance(found, str):
+        return ", ".join(filter(None, (found, more)))
+    return found | more if isinstance(found, set) else found + more

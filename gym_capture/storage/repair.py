@@ -18,10 +18,11 @@ import msgspec
 
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, FormatError, MissingRunMarker
 from gym_capture.model.clock import Clock, SystemClock
+from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.model.ledger import Ledger
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.checkpoint_audit import CheckpointAudit
-from gym_capture.storage.file_checks import FileDamage, check_files
+from gym_capture.storage.file_checks import FileDamage, check_files, check_marker
 from gym_capture.storage.files import MendableFiles
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
@@ -29,8 +30,10 @@ from gym_capture.storage.mends import MIN_FILLER_BYTES, Mend, find_mends, mended
 from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS, OwnerIdentity, Wait, moving_epoch, read_owner
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
+from gym_capture.storage.run_layout import marker_of_shards
 from gym_capture.storage.run_marker import (
-    marker_content,
+    RunMarker,
+    encode_marker,
     read_run,
     require_capture_directory,
     runs_in_headers,
@@ -66,6 +69,8 @@ def repair(
     wait: Wait,
     beat_s: float = BEAT_S,
     new_token: Callable[[], str] = lambda: secrets.token_hex(32),
+    shard: int | None = None,
+    shards: int = 1,
 ) -> RepairReport:
     """Mend a directory at rest. One in which there is nothing to mend is left as it is.
 
@@ -74,6 +79,7 @@ def repair(
         identity: what this owner calls itself; nobody else's `actor_id`.
         beating: keeps the ownership's beat moving inside its block.
         clock, wait, beat_s, new_token: as for `Ownership.take`.
+        shard, shards: which shard of a run the directory is, where the run has several.
 
     Raises:
         DirectoryHeld: an owner is live; nothing was changed.
@@ -89,7 +95,8 @@ def repair(
     damaged, mendable = _look(files)
     report = RepairReport()
     if damaged or mendable:
-        _mend(files, identity, beating, damaged, report, clock or SystemClock(), wait, beat_s, new_token)
+        marker = RunMarker("", FORMAT_VERSION, shards, shard)
+        _mend(files, identity, beating, damaged, marker, report, clock or SystemClock(), wait, beat_s, new_token)
     for bad in _contradicting(files):
         # A cache: who finds it gone reads the log, so this needs no epoch.
         report.quarantined.append(files.set_aside(bad.file, fault_points.REPAIR_ASIDE))
@@ -102,6 +109,7 @@ def _mend(
     identity: OwnerIdentity,
     beating: Callable[[Ownership], AbstractContextManager[object]],
     damaged: list[FileDamage],
+    marker: RunMarker,
     report: RepairReport,
     clock: Clock,
     wait: Wait,
@@ -111,7 +119,7 @@ def _mend(
     """Take an epoch, and write anew what is damaged of the log and of the small files."""
     for damage in damaged:
         if damage.file == names.RUN:
-            _restore_run(files, report)
+            _restore_run(files, marker, report)
         elif damage.file == names.OWNER:
             # Taking an epoch reads it, and writes it anew.
             report.quarantined.append(files.set_aside(names.OWNER, fault_points.REPAIR_ASIDE))
@@ -198,7 +206,29 @@ def _owner_says(files: MendableFiles, run: bytes) -> bool:
     return owner is not None and owner.run == run.hex()
 
 
-def _restore_run(files: MendableFiles, report: RepairReport) -> None:
+def repair_marker(files: MendableFiles) -> RepairReport:
+    """Restore the `RUN` of a run of several shards, from those of its shards, where it is lost or damaged.
+
+    Raises:
+        MissingRunMarker: they do not agree; nothing was changed.
+        OSError: reading or writing failed; running again goes on.
+    """
+    report = RepairReport()
+    marker = marker_of_shards(files)
+    if check_marker(files, None if marker is None else marker.uuid.bytes) is None:
+        return report
+    if marker is None:
+        raise MissingRunMarker(
+            f"{names.RUN} in {files.directory} cannot be read, and those of its shards do not all name one run. "
+            f"Nothing was changed; restore {names.RUN} from a copy.",
+            directory=files.directory,
+            runs=[],
+        )
+    _replace_small(files, names.RUN, encode_marker(marker), report)
+    return report
+
+
+def _restore_run(files: MendableFiles, marker: RunMarker, report: RepairReport) -> None:
     runs = runs_in_headers(files)
     if len(runs) != 1:
         found = f"name several runs ({', '.join(runs)})" if runs else "cannot be read either"
@@ -208,7 +238,7 @@ def _restore_run(files: MendableFiles, report: RepairReport) -> None:
             directory=files.directory,
             runs=runs,
         )
-    _replace_small(files, names.RUN, marker_content(uuid.UUID(hex=runs[0])), report)
+    _replace_small(files, names.RUN, encode_marker(msgspec.structs.replace(marker, run=runs[0])), report)
 
 
 def _replace_small(files: MendableFiles, name: str, content: bytes, report: RepairReport) -> None:

@@ -1,4 +1,8 @@
-"""`RUN`: the file that makes a directory one run's capture directory."""
+"""`RUN`: the file that makes a directory one run's capture directory, or one shard's of it.
+
+A run of several shards has a `RUN` in its own directory, which says how many there are, and one in the folder of each
+shard (`run_layout`).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,35 @@ import msgspec
 
 from gym_capture.errors import CaptureDirectoryError, DamagedLog, FormatError, MissingRunMarker
 from gym_capture.model.codec import FORMAT_VERSION, SEGMENT_HEAD_BYTES, SegmentHead, parse_segment_head
+from gym_capture.model.shards import MOST_SHARDS
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
 
 
-class _RunMarker(msgspec.Struct, frozen=True):
+class RunMarker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of `RUN`.
+
+    Args:
+        run: the run's uuid, hex.
+        format: the version of the format.
+        shards: how many the run has.
+        shard: the number of the shard that the directory is; None: it is the run's own.
+    """
+
     run: str
     format: int
+    shards: int = 1
+    shard: int | None = None
+
+    @property
+    def uuid(self) -> uuid.UUID:
+        """The run's uuid."""
+        return uuid.UUID(hex=self.run)
 
 
 def create_or_adopt_run(files: Files, new_run: Callable[[], uuid.UUID] = uuid.uuid4) -> uuid.UUID:
-    """The run of this directory; makes the directory one run's when it has no marker yet.
+    """The run of this directory; makes the directory that of a run of one shard when it has no marker yet.
 
     Raises:
         MissingRunMarker: there is a log or an owner's file, and the marker is gone; nothing was written.
@@ -50,8 +71,13 @@ def create_or_adopt_run(files: Files, new_run: Callable[[], uuid.UUID] = uuid.uu
 
 
 def marker_content(run: uuid.UUID) -> bytes:
-    """What stands in `RUN`."""
-    return msgspec.json.encode(_RunMarker(run.hex, FORMAT_VERSION))
+    """What stands in the `RUN` of a run of one shard."""
+    return encode_marker(RunMarker(run.hex, FORMAT_VERSION))
+
+
+def encode_marker(marker: RunMarker) -> bytes:
+    """The bytes of a `RUN`."""
+    return msgspec.json.encode(marker)
 
 
 def runs_in_headers(files: Files) -> list[str]:
@@ -88,7 +114,12 @@ def _head(files: Files, name: SegmentName) -> SegmentHead | None:
 
 
 def read_run(files: Files) -> uuid.UUID:
-    """The run that the directory belongs to.
+    """The run that the directory belongs to. Raises like `read_marker`."""
+    return read_marker(files).uuid
+
+
+def read_marker(files: Files) -> RunMarker:
+    """What the directory's marker says.
 
     Raises:
         MissingRunMarker: there is no `RUN` file: the shared file system may not be mounted here.
@@ -104,8 +135,10 @@ def read_run(files: Files) -> uuid.UUID:
             directory=files.directory,
         ) from None
     try:
-        marker = msgspec.json.decode(data, type=_RunMarker)
-        run = uuid.UUID(hex=marker.run)
+        marker = msgspec.json.decode(data, type=RunMarker)
+        _ = marker.uuid
+        if not 0 <= (marker.shard or 0) < marker.shards <= MOST_SHARDS:
+            raise ValueError(f"shard {marker.shard} of {marker.shards}")
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise CaptureDirectoryError(
             f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; its segments' headers "
@@ -117,7 +150,7 @@ def read_run(files: Files) -> uuid.UUID:
             f"{files.directory} has format version {marker.format}, this gym_capture reads {FORMAT_VERSION}. "
             "Nothing was changed; use the version that wrote it."
         )
-    return run
+    return marker
 
 
 def require_capture_directory(files: Files) -> None:
@@ -127,7 +160,8 @@ def require_capture_directory(files: Files) -> None:
         MissingRunMarker: neither a run's marker nor a segment nor a file of NeMo Gym's is in it.
     """
     listed = files.names()
-    if names.RUN not in listed and not names.segments_in(listed) and not names.nemo_gym_rollouts_in(listed):
+    known = names.segments_in(listed) or names.shards_in(listed) or names.nemo_gym_rollouts_in(listed)
+    if names.RUN not in listed and not known:
         raise MissingRunMarker(
             f"{files.directory} is no capture directory: it has no {names.RUN} file, no log and no NeMo Gym file (a "
             "mistyped path, or a file system that is not mounted here). Nothing was changed; check the path.",

@@ -1,53 +1,69 @@
-"""`CaptureStore`: a capture directory read without its owner and without Ray, at rest or live."""
+"""`CaptureStore`: a capture directory read without its owners and without Ray, at rest or live."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from heapq import merge
+from operator import add, itemgetter
 from pathlib import Path
 from typing import Any
 
-from gym_capture.errors import DamagedLog
-from gym_capture.model.evidence import gather_evidence
-from gym_capture.model.exchange import PAYLOADS, open_exchange, payloads_of
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
-from gym_capture.model.record import derive_fields, record_view
-from gym_capture.model.rollout_state import Entry, RolloutState
-from gym_capture.model.rows import PartKind
-from gym_capture.model.verifiers import verifier_declaration
+from gym_capture.model.rollout_state import RolloutView
+from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
+from gym_capture.storage.file_checks import check_marker
 from gym_capture.storage.files import Files
-from gym_capture.storage.log_view import LogView
-from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
-from gym_capture.storage.parts import Messages, open_parts
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
-from gym_capture.storage.verify import VerifyReport, verify_log
-
-_RECORD, _META = int(PartKind.RECORD), int(PartKind.META)
+from gym_capture.storage.run_layout import marker_of_shards, shards_of
+from gym_capture.storage.shard_store import ShardStore
+from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
+from gym_capture.storage.verify import VerifyReport
 
 
 class CaptureStore:
-    """What a capture directory holds. Reads only; not safe for threads.
+    """What a run's capture directory holds, all its shards as one. Reads only; not safe for threads.
 
-    It replays the log into the ledger that the owner runs on, so both say the same. On a live directory it may show
-    what the owner has written and not yet acknowledged. NeMo Gym's files are read where they lie; where the log knows
-    an id too (its clearing included), the log alone counts.
+    On a live directory it may show what an owner has written and not yet acknowledged. NeMo Gym's files are read where
+    they lie; where the log knows an id too (its clearing included), the log alone counts.
 
     Args:
         directory: the absolute path, or `Files`.
         checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
-        CaptureDirectoryError: the path is relative, absent, or no directory.
+        ShardGiven: it is one shard of a run's.
+        CaptureDirectoryError: the path is relative, absent, or no directory; or a shard of the run is lost.
         FormatError: the log is of another version.
     """
 
     def __init__(self, directory: str | Path | Files, *, checkpoints: bool = True) -> None:
         self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
-        self._nemo_gym = NemoGymFiles(self._files)
         self._checkpoints = checkpoints
         self._load()
+
+    def _load(self) -> None:
+        self._marker = self._read_marker()
+        shards = shards_of(self._files)
+        self._shards = [
+            ShardStore(files, NemoGymFiles(self._files, shard, len(shards)), checkpoints=self._checkpoints)
+            for shard, files in enumerate(shards)
+        ]
+
+    def _read_marker(self) -> bytes:
+        try:
+            return self._files.read(names.RUN)
+        except FileNotFoundError:
+            return b""
+
+    def _of(self, rollout_id: str) -> ShardStore:
+        return self._shards[shard_of(validate_rollout_id(rollout_id), len(self._shards))]
+
+    # -- the run ------------------------------------------------------------------------------------------------
 
     @property
     def directory(self) -> str:
@@ -57,49 +73,81 @@ class CaptureStore:
     @property
     def report(self) -> RecoveryReport:
         """What reading the log found so far."""
-        return self._log.report
+        return reduce(add, (shard.report for shard in self._shards))
 
     def refresh(self) -> None:
         """Take in what was appended since: only that is read, unless another owner has taken over."""
         if self._read_marker() != self._marker:
             self._load()  # the directory was made anew, and the files of that run may have these names too
-        else:
-            self._log.refresh()
-
-    def _read_marker(self) -> bytes:
-        try:
-            return self._files.read(names.RUN)
-        except FileNotFoundError:
-            return b""
-
-    def _load(self) -> None:
-        self._marker = self._read_marker()
-        self._log = LogView(self._files, checkpoints=self._checkpoints)
+            return
+        for shard in self._shards:
+            shard.refresh()
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
-        beside = {name for name in self._nemo_gym.rollout_ids() if not self._log.knows(name)}
-        return sorted(self._log.with_evidence() | beside)
+        return sorted(rollout_id for shard in self._shards for rollout_id in shard.rollout_ids())
 
-    def knows(self, rollout_id: str) -> bool:
-        """Whether there is anything of this rollout, be it its clearing."""
-        validate_rollout_id(rollout_id)
-        return self._log.knows(rollout_id) or self._nemo_gym.has(rollout_id)
+    def standings(self) -> list[RolloutStanding]:
+        """How every rollout stands, sorted by id: those, too, that were begun (cleared, merged) and have nothing.
 
-    def generation(self, rollout_id: str) -> int:
-        """The rollout's current generation, 0 until it is first cleared."""
-        return self._log.generation(rollout_id)
+        No record is read, and no file of NeMo Gym's.
+        """
+        return list(merge(*(shard.standings() for shard in self._shards), key=itemgetter(0)))
 
-    def is_incomplete(self, rollout_id: str) -> bool:
-        """Whether evidence is known to be missing."""
-        validate_rollout_id(rollout_id)
-        if self._lies_beside(rollout_id):
-            return self._nemo_gym.is_incomplete(rollout_id)
-        return self._log.is_incomplete(rollout_id)
+    def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
+        """The claims that are open, of one rollout or (None) of the whole run, the oldest first."""
+        if rollout_id is not None:
+            return self._of(rollout_id).open_claims(rollout_id)
+        claims = [claim for shard in self._shards for claim in shard.open_claims()]
+        return sorted(claims, key=lambda claim: (claim.opened_at, claim.rollout_id, claim.model_call_id))
 
     def outstanding(self, rollout_id: str | None = None) -> int:
         """Claims that are open, of one rollout or (None) of the whole run."""
-        return self._log.outstanding if rollout_id is None else self._log.outstanding_of(rollout_id)
+        if rollout_id is not None:
+            return self._of(rollout_id).outstanding(rollout_id)
+        return sum(shard.outstanding() for shard in self._shards)
+
+    def verify(self) -> VerifyReport:
+        """Read everything, every payload's checksum included, from the directory as it is now."""
+        return reduce(add, self.verify_shards().values())
+
+    def verify_shards(self) -> dict[str, VerifyReport]:
+        """The same for each shard, under the path that its files have in the directory: `shard-000/`, or nothing."""
+        if len(self._shards) == 1:
+            return {"": self._shards[0].verify()}
+        said = marker_of_shards(self._files)
+        marker = check_marker(self._files, None if said is None else said.uuid.bytes)
+        run = VerifyReport(RecoveryReport(), files=[] if marker is None else [marker])
+        return {"": run, **{f"{shard.folder}/": shard.verify() for shard in self._shards}}
+
+    # -- a rollout ----------------------------------------------------------------------------------------------
+
+    def knows(self, rollout_id: str) -> bool:
+        """Whether there is anything of this rollout, be it its clearing."""
+        return self._of(rollout_id).knows(rollout_id)
+
+    def standing(self, rollout_id: str) -> RolloutStanding:
+        """How one rollout stands; one that is nowhere has nothing."""
+        return self._of(rollout_id).standing(rollout_id)
+
+    def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
+        """The RECORD parts of a rollout's calls, from call index `first` on; its holes are left out.
+
+        `evidence` reads the same for a merge; this is for whoever reads the records of many rollouts.
+        """
+        return self._of(rollout_id).records(rollout_id, first)
+
+    def generation(self, rollout_id: str) -> int:
+        """The rollout's current generation, 0 until it is first cleared."""
+        return self._of(rollout_id).generation(rollout_id)
+
+    def view(self, rollout_id: str) -> RolloutView:
+        """What the log says of the rollout; an unknown one is empty."""
+        return self._of(rollout_id).view(rollout_id)
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        """Whether evidence is known to be missing."""
+        return self._of(rollout_id).is_incomplete(rollout_id)
 
     def read(self, rollout_id: str) -> list[dict[str, Any]]:
         """The exchanges as they were committed, in call order.
@@ -107,45 +155,19 @@ class CaptureStore:
         Raises:
             DamagedLog: one of them cannot be read; `call_index` names it. `read_available` leaves it out.
         """
-        exchanges, damaged = self._read(rollout_id)
-        if damaged:
-            raise DamagedLog(
-                f"exchange {damaged[0]} of rollout {rollout_id} is damaged ({len(damaged)} in all, in "
-                f"{self._files.directory}). Nothing was changed; read_available() gives the others.",
-                rollout_id=rollout_id,
-                call_index=damaged[0],
-                call_indexes=damaged,
-            )
-        return [exchange for _, exchange in exchanges]
+        return self._of(rollout_id).read(rollout_id)
 
     def read_available(self, rollout_id: str) -> tuple[list[dict[str, Any]], int]:
         """The exchanges that can be read, in call order, and how many cannot."""
-        exchanges, damaged = self._read(rollout_id)
-        return [exchange for _, exchange in exchanges], len(damaged)
+        return self._of(rollout_id).read_available(rollout_id)
 
     def read_indexed(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """Like `read_available`, each exchange with its call index."""
-        exchanges, damaged = self._read(rollout_id)
-        return exchanges, len(damaged)
+        return self._of(rollout_id).read_indexed(rollout_id)
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The four payload values of these exchanges, by call index. What cannot be read is left out."""
-        validate_rollout_id(rollout_id)
-        wanted = set(call_indexes)
-        state = self._in_log(rollout_id)
-        if state is None:
-            exchanges, _ = self._nemo_gym.exchanges(rollout_id)
-            return {index: {key: each.get(key) for key in PAYLOADS} for index, each in exchanges if index in wanted}
-        payloads: dict[int, dict[str, Any]] = {}
-        messages = Messages(self._files)
-        for entry in state.entries:
-            if entry.call_index in wanted:
-                try:
-                    parts = open_parts(self._files, entry, messages, lambda part: part.kind not in (_RECORD, _META))
-                except DamagedLog:
-                    continue
-                payloads[entry.call_index] = payloads_of(parts)
-        return payloads
+        return self._of(rollout_id).read_payloads(rollout_id, call_indexes)
 
     def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
         """One payload's exact text: what was given as bytes, or the JSON that a value was captured as.
@@ -157,100 +179,11 @@ class CaptureStore:
             KeyError: there is no such exchange in the log, or it has no such payload.
             DamagedLog: it is damaged.
         """
-        kind = PAYLOADS[payload]
-        for entry in self._log.view(rollout_id).entries:
-            if entry.call_index == call_index:
-                for _, data in self._opened(rollout_id, entry, Messages(self._files), kind):
-                    return data
-        raise KeyError(f"exchange {call_index} of rollout {rollout_id} has no {payload} in the log")
+        return self._of(rollout_id).read_bytes(rollout_id, call_index, payload)
 
     def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
         """What `merge.attach_capture` needs: the derived records, and what is known to be missing.
 
         An entry whose record (or, if asked for, a payload) is damaged counts as damaged; the others keep their index.
         """
-        validate_rollout_id(rollout_id)
-        if self._lies_beside(rollout_id):
-            return self._nemo_gym_evidence(rollout_id, include_payloads)
-        view = self._log.view(rollout_id)
-        records: list[tuple[int, bytes]] = []
-        payloads: dict[int, Mapping[str, Any]] = {}
-        damaged = view.holes
-        messages = Messages(self._files)
-        for entry in view.entries:
-            try:
-                parts = open_parts(self._files, entry, messages, lambda part: include_payloads or part.kind == _RECORD)
-            except DamagedLog:
-                damaged += 1
-                continue
-            record = next((data for part, data in parts if part.kind == _RECORD), None)
-            if record is None:
-                damaged += 1
-                continue
-            records.append((entry.call_index, record))
-            if include_payloads:
-                payloads[entry.call_index] = payloads_of(parts)
-        return gather_evidence(
-            rollout_id,
-            records,
-            payloads=payloads if include_payloads else None,
-            damaged=damaged,
-            incomplete=view.reasons,
-            outstanding=view.outstanding,
-        )
-
-    def verify(self) -> VerifyReport:
-        """Read everything, every payload's checksum included, from the directory as it is now."""
-        return verify_log(self._files)
-
-    def _in_log(self, rollout_id: str) -> RolloutState | None:
-        state = self._log.state(rollout_id)
-        return state if log_knows(state) else None
-
-    def _lies_beside(self, rollout_id: str) -> bool:
-        """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
-        if self._log.knows(rollout_id):
-            return False
-        return not self._log.others_damaged or self._nemo_gym.has(rollout_id)
-
-    def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-        validate_rollout_id(rollout_id)
-        state = self._in_log(rollout_id)
-        exchanges: list[tuple[int, dict[str, Any]]] = []
-        if state is None:
-            exchanges, damaged = self._nemo_gym.exchanges(rollout_id)
-            count = len(exchanges) + damaged
-        else:
-            count = state.next_index
-            messages = Messages(self._files)
-            for entry in state.entries:
-                try:
-                    exchanges.append((entry.call_index, open_exchange(self._opened(rollout_id, entry, messages))))
-                except DamagedLog:
-                    pass  # its index is missing below
-        readable = {index for index, _ in exchanges}
-        return exchanges, [index for index in range(count) if index not in readable]
-
-    def _opened(
-        self, rollout_id: str, entry: Entry, messages: Messages, kind: PartKind | None = None
-    ) -> list[tuple[Any, bytes]]:
-        try:
-            return open_parts(self._files, entry, messages, lambda part: kind is None or part.kind == kind)
-        except DamagedLog as error:
-            raise DamagedLog(
-                f"exchange {entry.call_index} of rollout {rollout_id}: {error}. Nothing was changed; the others are "
-                "readable.",
-                rollout_id=rollout_id,
-                call_index=entry.call_index,
-            ) from error
-
-    def _nemo_gym_evidence(self, rollout_id: str, include_payloads: bool) -> RolloutEvidence:
-        exchanges, damaged = self._nemo_gym.exchanges(rollout_id)
-        incomplete: dict[str, int] | None = {} if self._nemo_gym.is_incomplete(rollout_id) else None
-        return RolloutEvidence(
-            rollout_id,
-            [record_view(derive_fields(each), index, each if include_payloads else None) for index, each in exchanges],
-            [declared for _, each in exchanges if (declared := verifier_declaration(each)) is not None],
-            damaged=damaged,
-            incomplete=incomplete,
-        )
+        return self._of(rollout_id).evidence(rollout_id, include_payloads)

@@ -62,13 +62,27 @@ class VerifyReport:
     checkpoints: list[FileDamage] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
 
+    def __add__(self, other: VerifyReport) -> VerifyReport:
+        """What both found, of another shard say."""
+        return VerifyReport(
+            log=self.log + other.log,
+            parts=self.parts + other.parts,
+            broken=self.broken + other.broken,
+            holes=self.holes | other.holes,
+            late=self.late | other.late,
+            outstanding=self.outstanding | other.outstanding,
+            files=self.files + other.files,
+            checkpoints=self.checkpoints + other.checkpoints,
+            lines=self.lines | other.lines,
+        )
+
     @property
     def sound(self) -> bool:
         """Whether everything that was synced can be read, NeMo Gym's files included."""
         return not (self.log.damaged or self.broken or self.holes or self.files or self.lines)
 
 
-def verify_log(files: Files) -> VerifyReport:
+def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
     """Read the whole log of a directory, and the NeMo Gym files beside it.
 
     Raises:
@@ -106,7 +120,6 @@ def verify_log(files: Files) -> VerifyReport:
             if count:
                 found[rollout.id] = count
     report.files = check_files(files, scan.run)
-    beside = NemoGymFiles(files)
     for rollout_id in sorted(beside.rollout_ids()):
         if not log_knows(ledger.rollouts.get(rollout_id)):
             _, damaged = beside.exchanges(rollout_id)

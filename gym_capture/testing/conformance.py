@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
 from gym_capture.client.client import CaptureClient
-from gym_capture.client.host import CoreHost
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.rollout import RolloutHandle
+from gym_capture.client.sharded_host import host_over
 from gym_capture.client.transport import Transport
 from gym_capture.errors import Fenced
 
@@ -55,6 +55,14 @@ class OwnerUnderTest(Protocol):
         """Start it again on the same directory."""
 
 
+@runtime_checkable
+class ShardedOwnersUnderTest(Protocol):
+    """The owners of a run with several shards, as an `OwnerUnderTest`: what is done is done to all of them."""
+
+    def transports(self) -> Sequence[Transport]:
+        """New transports, one to each shard's owner, in order; taken in place of `transport`."""
+
+
 def some_exchange(call_id: str, text: str = "hello") -> dict[str, Any]:
     """A small chat exchange."""
     return {
@@ -71,7 +79,8 @@ def some_exchange(call_id: str, text: str = "hello") -> dict[str, Any]:
 async def client_of(owner: OwnerUnderTest, **options: Any) -> AsyncIterator[CaptureClient]:
     """A client in a thread of its own; closed at the end."""
     options = {"drain_timeout_s": DEADLINE_S, "history": getattr(owner, "history", True), **options}
-    client = CaptureClient(CoreHost(owner.transport(), ClientOptions(**options)))
+    transports = owner.transports() if isinstance(owner, ShardedOwnersUnderTest) else [owner.transport()]
+    client = CaptureClient(host_over(transports, ClientOptions(**options)))
     try:
         yield client
     finally:

@@ -168,6 +168,10 @@ class FakeOwner:
         """The answers are lost."""
         self._held.clear()
 
+    def expire(self) -> None:
+        """Take the claims of clients that it did not hear for a lease for lost."""
+        self.apply(self.ledger.expire(asyncio.get_running_loop().time()))
+
     def sent_rows(self) -> list[ClientRow]:
         """Every row of every batch that came."""
         return [row for rows in self.rows for row in rows]

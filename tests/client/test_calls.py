@@ -514,6 +514,7 @@ def test_a_fault_of_the_client_leaves_nobody_waiting(
             rollout = made.client.rollout("r1")
             await rollout.record(exchange("first"))
             monkeypatch.setattr("gym_capture.client.claim_book.pack", fault)
+            monkeypatch.setattr("gym_capture.client.history_book.Turn.pack", fault)
             async with rollout.claim(dialect="chat") as call:
                 call.complete(request={}, response={})
             assert call.outcome == "dropped"

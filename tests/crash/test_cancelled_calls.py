@@ -157,8 +157,8 @@ async def test_500_tasks_cancelled_at_any_point_are_captured_or_never_called_a_m
         categories = await check(directory, capture, model, inquirer)
     planned = Counter(call.point for call in calls)
     # Where a cancellation falls is up to the scheduler; what counts is that many fell into the waits.
-    assert in_claim > planned[POINTS[1]] * 0.2
-    assert in_commit > planned[IN_COMMIT] * 0.2
+    assert in_claim > planned[POINTS[1]] * 0.8
+    assert in_commit > planned[IN_COMMIT] * 0.5
     assert sum(categories.values()) == len(model.seen)
     assert categories["None"] == planned[IN_COMMIT]
     assert owner.ask("stats")["stats"]["outstanding"] == 0

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.ledger import Repeated
-from gym_capture.model.pages import incomplete_among, unpack_archived
+from gym_capture.model.pages import is_incomplete, unpack_archived
 from gym_capture.model.rows import CURRENT, CommitRow, HistoryRow, Outcome, Part
 from tests.model.ledgers import A, B, R, claim, clear, commit, mark, release, replayed, state_of
 from tests.model.paged_owner import PagedOwner
@@ -44,12 +44,14 @@ class PagedHistory(History):
     def check(self) -> None:
         ledger = self.paged.ledger
         self.seen["archived"] += bool(len(ledger.archived))
-        assert ledger.archived.incomplete == incomplete_among(ledger.archived.packed.values())
+        assert ledger.archived.incomplete == sum(map(is_incomplete, ledger.archived.packed.values()))
         for rollout_id, packed in ledger.archived.packed.items():
             state = self.paged.load(packed)
             found = unpack_archived(packed)
             assert (found.generation, found.incomplete) == (state.generation, state.view().reasons is not None)
             assert (found.evidence, found.known, found.busy) == (state.has_evidence, state.known, False)
+            lacking = state.view().reasons is not None or state.holes or state.late
+            assert (found.calls, found.plain) == (state.next_index, not lacking)
             assert ledger.outstanding_of(rollout_id) == 0
         self.paged.ledger = self.paged.whole()
         try:

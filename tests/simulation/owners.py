@@ -13,8 +13,10 @@ from gym_capture.actor.owner import IDLE_LEASES
 from gym_capture.actor.tunnel import Message, Tunnel
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
+from gym_capture.model.ledger import Ledger
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.settings import OwnerSettings
+from gym_capture.service.state import State
 from gym_capture.storage.owner_file import OwnerIdentity, read_owner, read_token
 from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.testing.faulty_files import CrashMode, FaultyDisk
@@ -205,6 +207,11 @@ class Actors:
     def _start_again(self, owner: OwnerProcess, host: str | None) -> None:
         if self.current.get(owner.actor_id) is owner and owner.actor_id not in self._retired:
             self.start(owner.actor_id, host=host or owner.host)
+
+    def ledger(self) -> Ledger | None:
+        """The state of the directory's latest owner; None while it does not serve."""
+        latest = max(self.everyone, key=lambda owner: owner.service.epoch)
+        return latest.service.ledger if latest.service.state is State.SERVING and latest.process.alive else None
 
     # -- how clients find them ----------------------------------------------------------------------------------
 

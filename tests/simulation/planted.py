@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from gym_capture.client import core as client_core
+from gym_capture.client.contact import Contact
 from gym_capture.model import rows as row_kinds
 from gym_capture.model.codec import FrameHead, FrameRef, PendingFrame
 from gym_capture.model.ledger import Applied, Ledger, Repeated
@@ -127,11 +128,16 @@ def older_epoch_accepted() -> list[Patch]:
 def duplicates_counted() -> list[Patch]:
     """The same exchange again is a second call."""
 
-    def careless(self: Ledger, rollout: RolloutState, row: row_kinds.CommitRow) -> None:
+    def careless(self: Ledger, client: Any, rollout: RolloutState, row: row_kinds.CommitRow) -> None:
         row.call_index = rollout.next_index
         rollout.calls.pop(row.model_call_id, None)
 
-    return [(Ledger, "_decide_commit", staticmethod(lambda rollout, row: careless(None, rollout, row)))]  # type: ignore[arg-type]
+    return [(Ledger, "_decide_commit", careless)]
+
+
+def late_answers_believed() -> list[Patch]:
+    """A claim's answer that comes after a lease is told, whatever has become of the claim meanwhile."""
+    return [(Contact, "unbroken", lambda *_: True)]
 
 
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
@@ -144,6 +150,7 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "lease clock not restarted": leases_not_restarted,
     "acknowledgment of an older epoch accepted": older_epoch_accepted,
     "duplicate counted as a second call": duplicates_counted,
+    "late answer to a claim believed": late_answers_believed,
 }
 
 

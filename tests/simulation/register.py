@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from gym_capture.model.ledger import Ledger
 from tests.simulation.loop import Process
 
 LEASE_MARGIN_S = 3.0
@@ -65,6 +66,23 @@ class Register:
     counts: Counter[str] = field(default_factory=Counter)
 
     # -- while it runs ------------------------------------------------------------------------------------------
+
+    def claimed(self, call: Call, ledger: Ledger | None) -> None:
+        """A caller is told that its claim is open, at this moment.
+
+        Args:
+            ledger: of the owner that serves, if one does. It looks ahead of what callers can see.
+        """
+        if ledger is None:
+            return
+        state = ledger.rollouts.get(call.rollout)
+        open_there = state is not None and any(claim.model_call_id == call.call_id for claim in state.open.values())
+        cleared = state is not None and state.generation != call.told_generation
+        if not open_there and not cleared:
+            self.violations.append(
+                f"at {call.claimed_at:.3f} call {call.call_id} of {call.rollout} is told to be claimed, and its claim "
+                "is not open: quiescence would miss it"
+            )
 
     def quiescent(self, rollout: str | None, asked_at: float, told_at: float) -> None:
         """A caller was told that nothing is outstanding."""

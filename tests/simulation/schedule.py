@@ -268,7 +268,7 @@ class _Simulation:
         """Read the directory as anybody would."""
         store = CaptureStore(self.actors.disk.view())
         for rollout in self._rollouts():
-            view = store._log.view(rollout)
+            view = store.view(rollout)
             try:
                 exchanges = store.read(rollout)
             except GymCaptureError as error:

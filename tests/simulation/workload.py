@@ -56,6 +56,7 @@ class ClientProcess:
     def __init__(self, loop: SimLoop, actors: Actors, random: Random, name: str, *, by_ray_calls: bool = False) -> None:
         self.process = Process(loop, name, wall_offset_s=random.uniform(-30.0, 30.0))
         self.process.monotonic_offset_s = random.uniform(0.0, 1e6)
+        self.actors = actors
         self.ended = False
         clock, entropy = ProcessClock(loop, self.process), SeededEntropy(random)
         transport: Transport = SimTransport(actors, self.process)
@@ -91,6 +92,7 @@ class Workload:
         self._loop = loop
         self._random = random
         self._register = register
+        self._actors = driver.actors
         self._driver = driver
         self._workers = workers
         self._rollouts = rollouts
@@ -201,6 +203,7 @@ class Workload:
                 call.told_generation = claim.generation
                 if claim._ticket.state is ClaimState.OPEN:
                     call.claimed_at = self._loop.time()
+                    self._register.claimed(call, self._actors.ledger())
                 self._register.counts["claimed"] += call.claimed_at is not None
                 try:
                     await asyncio.sleep(self._random.choice([0.0, 0.05, 1.0, 4.0]) * self._random.random())

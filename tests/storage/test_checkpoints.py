@@ -23,7 +23,6 @@ from gym_capture.storage.names import CheckpointName
 from gym_capture.storage.repair import RepairReport, repair
 from gym_capture.storage.resume import open_log
 from gym_capture.storage.store import CaptureStore
-from gym_capture.storage.verify import verify_log
 from gym_capture.testing.faulty_files import FaultyDisk
 from gym_capture.testing.manual_clock import ManualClock
 from tests.model.ledgers import state_of
@@ -337,13 +336,13 @@ def mend(disk: FaultyDisk) -> RepairReport:
 
 def test_sound_checkpoints_agree_with_the_log_and_need_no_repair(lived: FaultyDisk) -> None:
     files = lived.view()
-    report = verify_log(files)
+    report = CaptureStore(files).verify()
     assert (report.checkpoints, report.sound) == ([], True)
     disk = lived.copy()
     successor = Owner(disk.view(), "actor-2", takeover=True)
     successor.send(Batch().commit("a", exchange("a4")).commit("b", exchange("b2")), 8)
     successor.checkpoint()
-    assert verify_log(disk.view()).checkpoints == []
+    assert CaptureStore(disk.view()).verify().checkpoints == []
     assert mend(lived.copy()) == RepairReport()
 
 
@@ -352,7 +351,7 @@ def test_what_a_superseded_owner_wrote_beyond_its_cut_is_passed_over() -> None:
     owner = busy_life(disk, stop=False)
     owner.checkpoint()
     Owner(disk.view(), "actor-2", takeover=True)
-    assert verify_log(disk.view()).checkpoints == []
+    assert CaptureStore(disk.view()).verify().checkpoints == []
 
 
 @pytest.mark.parametrize(
@@ -370,7 +369,7 @@ def test_verify_names_a_checkpoint_that_does_not_fit_its_log(
 ) -> None:
     disk = lived.copy()
     replace(disk, SECOND, changed_header(disk, SECOND, **changes))
-    [found] = verify_log(disk.view()).checkpoints
+    [found] = CaptureStore(disk.view()).verify().checkpoints
     assert found.file == SECOND.file
     assert why in found.why
 
@@ -381,12 +380,12 @@ def test_verify_names_each_damaged_place_and_a_repair_puts_the_checkpoint_aside(
     for offset in (0, 40, size // 3, size - 1):
         disk = lived.copy()
         disk.flip_bit(SECOND.file, 8 * offset)
-        report = verify_log(disk.view())
+        report = CaptureStore(disk.view()).verify()
         assert [each.file for each in report.checkpoints] == [SECOND.file], offset
         assert report.sound
         mended = mend(disk)
         assert (mended.epoch, mended.quarantined) == (0, [f"quarantine/{SECOND.file}.0"])
-        assert verify_log(disk.view()).checkpoints == []
+        assert CaptureStore(disk.view()).verify().checkpoints == []
         store = CaptureStore(disk.view())
         assert store.report.checkpoint == FIRST.file
         assert says(store) == expected
@@ -399,6 +398,6 @@ def test_a_page_of_another_content_with_a_right_checksum_is_found(lived: FaultyD
     page = data[place.offset + 4 : place.offset + place.length].replace(b"a2", b"a9")
     data[place.offset : place.offset + place.length] = checkpoints._CRC.pack(checksum(bytes(page))) + page
     replace(disk, SECOND, bytes(data))
-    [found] = verify_log(disk.view()).checkpoints
+    [found] = CaptureStore(disk.view()).verify().checkpoints
     assert (found.file, found.offset) == (SECOND.file, place.offset)
     assert "rollout a" in found.why

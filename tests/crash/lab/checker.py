@@ -115,7 +115,9 @@ class _Check:
         """Whether the call's claim may have come to its end by then, in any way."""
         if call.closing_at is not None and call.closing_at <= at:
             return True
-        return self._cleared(call, at) or self._excused(call, at)
+        # What kept its holder silent before it was told of the claim is no excuse: the claim was open then.
+        assert call.claimed_at is not None
+        return self._cleared(call, at) or self._excused(call, at, call.claimed_at)
 
     def _merge(self, merge: Merge) -> None:
         what = f"merge of {merge.rollout} (generation {merge.generation}) at {merge.asked_at:.3f}"
@@ -184,9 +186,10 @@ class _Check:
                 of = call.generation if call.generation is not None else call.told_generation
                 self.say(MIXED, f"{what}: {call_id} is of generation {of}")
 
-    def _excused(self, call: Call, until: float) -> bool:
+    def _excused(self, call: Call, until: float, since: float | None = None) -> bool:
         """Whether the call's claim may have been lost by then, for its holder was silent, cut off or dead."""
-        return self.history.silent(call.holder, call.asked_at, until, self.silence_s)
+        since = call.asked_at if since is None else since
+        return self.history.silent(call.holder, since, until, self.silence_s)
 
     def _cleared(self, call: Call, before: float) -> bool:
         """Whether its generation may have ended by then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 
 import gym_capture
 from gym_capture.errors import DirectoryHeld
@@ -76,8 +77,13 @@ async def kill_owner_node(scene: Scene) -> None:
 
 @fault("kill owner's raylet")
 async def kill_owner_raylet(scene: Scene) -> None:
-    """The raylet alone: the owner lives on for as long as it takes to notice."""
+    """The raylet alone: the owner lives on for as long as it takes to notice, and Ray's calls no longer reach it."""
+    epoch, start = scene.epoch(), time.monotonic()
     scene.kill(scene.cluster.raylet(scene.owner_node()), "raylet of the owner's node")
+    if scene.plan.transport == "ray":
+        await scene.until(lambda: scene.epoch() > epoch, "an owner elsewhere")
+        await scene.until(lambda: scene.acknowledged_after(time.monotonic() - 1.0), "writes pass again")
+        scene.journal.note("cut-off", start)
 
 
 @fault("kill worker's node")

@@ -1,0 +1,61 @@
+"""`gym-capture run` in the test's own process, on the Ray that is there: what it writes and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gym_capture.cli.main import app
+from gym_capture.storage.store import CaptureStore
+from tests.cases import ROOT, cases_dir, read_cases
+from tests.cli.commands import records
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command runs, and rollout functions are found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return tmp_path
+
+
+def run(namespace: str, *overrides: str) -> Result:
+    config = str(ROOT / "configs" / "local.yaml")
+    own = ("model_call_capture_dir=captures", "collect.output=out.jsonl", f"capture.namespace={namespace}")
+    return CliRunner().invoke(app, ["run", config, *own, *overrides])
+
+
+def test_a_rollouts_error_that_no_stream_can_print_is_told_in_the_summary(folder: Path, namespace: str) -> None:
+    (folder / "surrogates.py").write_text("async def rollout(row, session):\n    raise ValueError('lone \\ud800')\n")
+    (folder / "rows.jsonl").write_text("{}\n")
+    ran = run(namespace, "collect.input=rows.jsonl", "collect.rollout=surrogates:rollout", "collect.retries=0")
+    assert ran.exit_code == 1, ran.stderr[-3000:]
+    assert "ValueError: lone \\ud800" in ran.stdout
+    assert "Traceback" not in ran.stderr
+    (failed,) = records(folder / "out.failures.jsonl")
+    assert failed["error"]["message"] == "lone \ud800"
+
+
+def test_real_rollouts_replayed_are_exactly_what_is_expected(folder: Path, namespace: str) -> None:
+    ran = run(
+        namespace,
+        f"collect.input={cases_dir() / 'real_rollouts.jsonl'}",
+        "collect.rollout=gym_capture.collect.replay:rollout",
+        "collect.workers=4",
+        "collect.require_complete=true",
+        "--json",
+    )
+    assert ran.exit_code == 0, ran.stderr[-3000:]
+    expected = [json.dumps(case["ok"]) for case in read_cases("real_rollouts.expected.jsonl")]
+    merged = sorted(records(folder / "out.jsonl"), key=lambda record: int(record["_ng_task_index"]))
+    assert [json.dumps(record) for record in merged] == expected
+    store = CaptureStore(folder / "captures")
+    for case in read_cases("real_rollouts.jsonl"):
+        rollout_id = f"{case['record']['_ng_task_index']}-{case['record']['_ng_rollout_index']}"
+        assert [json.dumps(each) for each in store.read(rollout_id)] == [json.dumps(each) for each in case["exchanges"]]
