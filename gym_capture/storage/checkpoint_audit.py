@@ -30,13 +30,12 @@ class CheckpointAudit:
 
     Attributes:
         damages: those that are not what they should be: the file, the first byte known to be wrong, and why.
-        agreed: how many say what the log says.
     """
 
     def __init__(self, files: Files, plan: LogPlan) -> None:
         self._files = files
         self.damages: list[FileDamage] = []
-        self.agreed = 0
+        self._agreed: dict[CheckpointName, Checkpoint] = {}
         self._due: dict[tuple[SegmentName, int], list[Checkpoint]] = {}
         self._known: dict[CheckpointName, int] = {}
         self._held: dict[Place, tuple[int, tuple[int, ...]]] = {}
@@ -62,13 +61,29 @@ class CheckpointAudit:
             if why is not None:
                 self._note(checkpoint.name, *why)
             else:
-                self.agreed += 1
+                self._agreed[checkpoint.name] = checkpoint
+
+    def damaged(self, segment: SegmentName) -> None:
+        """All of a segment was read, and rows of it are lost: the log marks whom that may concern only now.
+
+        Whoever opens behind a checkpoint that ends in it might not look at that place, and would mark nobody.
+        """
+        for name, checkpoint in list(self._agreed.items()):
+            if (name.epoch, checkpoint.header.segment) == segment:
+                del self._agreed[name]
+                self._note(name, 0, f"rows of {segment.file} are lost, and it does not say whom that may concern")
 
     def finish(self) -> None:
         """All of the log was read."""
         for (segment, offset), left in self._due.items():
             for checkpoint in left:
                 self._note(checkpoint.name, 0, f"no frame of {segment.file} ends at byte {offset}")
+        wrong = {each.file for each in self.damages}
+        for name in sorted(self._agreed):
+            previous = self._agreed[name].header.previous
+            if previous is not None and CheckpointName(*previous[:2]).file in wrong:
+                wrong.add(name.file)
+                self._note(name, 0, "the checkpoint before it is wrong")
         self.damages.sort()
 
     def _note(self, name: CheckpointName, offset: int, why: str) -> None:

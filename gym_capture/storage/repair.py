@@ -150,6 +150,7 @@ def _contradicting(files: MendableFiles) -> list[FileDamage]:
     for item in scan:
         if isinstance(item, DamagedHeads):
             ledger.replay_damage(item.rollouts, others=item.others)
+            audit.damaged(item.segment)
         else:
             ledger.replay(item.head, item.rows, item.ref)
             audit.met(item, ledger, scan.run)

@@ -96,6 +96,7 @@ def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
     for item in scan:
         if isinstance(item, DamagedHeads):
             ledger.replay_damage(item.rollouts, others=item.others)
+            audit.damaged(item.segment)
             continue
         ledger.replay(item.head, item.rows, item.ref)
         audit.met(item, ledger, scan.run)

@@ -98,6 +98,7 @@ class Owner:
         takeover: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
         clock: ManualClock | None = None,
+        checkpoints: bool = True,
     ) -> None:
         self.files = files
         self.clock = clock or ManualClock()
@@ -112,7 +113,7 @@ class Owner:
         )
         self.ledger = Ledger()
         self.writer, self.report, self.checkpoints = recover(
-            files, self.ownership, self.ledger, segment_bytes=segment_bytes
+            files, self.ownership, self.ledger, segment_bytes=segment_bytes, checkpoints=checkpoints
         )
         self.acked: dict[tuple[bytes, int], list[Result]] = {}
         self.bring_back(*self.ledger.archived)

@@ -26,6 +26,7 @@ from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
 from gym_capture.testing.manual_clock import ManualClock
 from tests.model.ledgers import state_of
+from tests.storage import reader_says
 from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange, identity
 
 FIRST, SECOND = CheckpointName(1, 0), CheckpointName(1, 1)
@@ -66,21 +67,7 @@ def without_checkpoints(disk: FaultyDisk) -> FaultyDisk:
 
 def says(store: CaptureStore) -> dict[str, Any]:
     """Everything that a reader says of a directory."""
-    return {
-        "ids": store.rollout_ids(),
-        "outstanding": store.outstanding(),
-        **{
-            rollout: (
-                store.knows(rollout),
-                store.generation(rollout),
-                store.is_incomplete(rollout),
-                store.outstanding(rollout),
-                store.read(rollout),
-                store.evidence(rollout),
-            )
-            for rollout in "abcdefg"
-        },
-    }
+    return reader_says.says(store, "abcdefg")
 
 
 def open_ledger(disk: FaultyDisk, *, resume: bool = True) -> tuple[Ledger, str]:
