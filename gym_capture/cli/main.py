@@ -166,7 +166,7 @@ def verify(
         files = PosixFiles(given.absolute())
         require_capture_directory(files)
         mended = repaired(given.absolute()) if repair else None
-        found = verification(CaptureStore(files))
+        found = verification(CaptureStore(files, checkpoints=False))
         if mended is not None:
             found["repair"] = mended
         if as_json:

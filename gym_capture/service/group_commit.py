@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
-from gym_capture.model.codec import FRAME_HEAD_BYTES, PendingFrame
+from gym_capture.model.codec import FRAME_HEAD_BYTES, FrameRef, PendingFrame
 from gym_capture.service.executor import Executor
+from gym_capture.storage.segments import FramePlace
 
 Done = Callable[[bool], None]
 """Told once: True when the frame is durable, False when it was dropped (its fate is then decided by a recovery)."""
@@ -27,6 +28,20 @@ class Staged(NamedTuple):
     frame: PendingFrame
     size: int
     done: Done | None
+
+
+class LastFrame(NamedTuple):
+    """The frame that was submitted last, its lengths, and where it lies once it is appended."""
+
+    ref: FrameRef
+    head_bytes: int
+    body_bytes: int
+
+    @property
+    def place(self) -> FramePlace:
+        """Where it lies; it has been appended."""
+        start = self.ref.body_offset - self.head_bytes
+        return FramePlace(self.ref.segment, start, self.ref.body_offset + self.body_bytes)
 
 
 class CommitCounters:
@@ -86,6 +101,7 @@ class GroupCommit:
         self._busy = False
         self._before = 0.0
         self.started = 0
+        self.last: LastFrame | None = None
 
     @property
     def idle(self) -> bool:
@@ -98,7 +114,10 @@ class GroupCommit:
             if done:
                 done(False)
             return
-        size = FRAME_HEAD_BYTES + len(frame.rows) + sum(map(len, frame.body))
+        body_bytes = sum(map(len, frame.body))
+        head_bytes = FRAME_HEAD_BYTES + len(frame.rows)
+        self.last = LastFrame(frame.ref, head_bytes, body_bytes)
+        size = head_bytes + body_bytes
         self._queue.append(Staged(frame, size, done))
         if not self._busy:
             self._begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,11 +14,14 @@ from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.messages import MergeReply, PartsReply
 from gym_capture.model.rows import CURRENT, ClearRow
 from gym_capture.service.executor import Executor
+from gym_capture.service.paging import Paging
 from gym_capture.service.part_reader import needed_pieces, read_parts, read_records
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.tenure import Tenure
 from gym_capture.storage.files import Files
+
+_CLEARED_AT_ONCE = 1024
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 """No messages at hand."""
@@ -28,6 +32,7 @@ class RolloutRequests:
 
     Args:
         files: the capture directory.
+        paging: brings rollouts back into memory.
         readers: runs reads of stored parts.
         entropy: names clears that bring no name.
         counts: the service's counters; damaged records are counted there.
@@ -37,6 +42,7 @@ class RolloutRequests:
         self,
         files: Files,
         tenure: Tenure,
+        paging: Paging,
         *,
         readers: Executor,
         entropy: Entropy,
@@ -45,6 +51,7 @@ class RolloutRequests:
     ) -> None:
         self._files = files
         self._tenure = tenure
+        self._paging = paging
         self._readers = readers
         self._entropy = entropy
         self._counts = counts
@@ -65,7 +72,7 @@ class RolloutRequests:
         validate_rollout_id(rollout_id)
         issued = max(0, min(issued, MAX_COUNT))
         while True:
-            await self._tenure.available()
+            await self._paging.available([rollout_id])
             self._fence(rollout_id, generation)
             # One step of the loop: the view holds exactly what lies before the merge's row in the log.
             journaled = self._tenure.journal([self._tenure.ledger.merge_row(rollout_id, issued)])
@@ -98,8 +105,16 @@ class RolloutRequests:
             )
         while True:
             await self._tenure.available()
-            rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]
-            if not rows or await self._tenure.journal(rows):
+            rows: list[ClearRow] = []
+            journaled: list[asyncio.Future[bool]] = []
+            for start in range(0, len(rollout_ids), _CLEARED_AT_ONCE):
+                # What was captured of so many is in memory at once, and no more of it once they are cleared.
+                some = rollout_ids[start : start + _CLEARED_AT_ONCE]
+                await self._paging.available(some)
+                clears = [ClearRow(rollout_id, request) for rollout_id in some]
+                journaled.append(self._tenure.journal(clears))
+                rows += clears
+            if all([await each for each in journaled]):
                 return [row.generation for row in rows]
 
     async def read_parts(
@@ -115,7 +130,7 @@ class RolloutRequests:
             GymCaptureError: more than one message can hold; ask for fewer calls.
             OwnerUnavailable, Superseded: nothing can be read now.
         """
-        await self._tenure.available()
+        await self._paging.available([rollout_id])
         self._fence(rollout_id, generation)
         wanted = set(call_indexes)
         entries = [entry for entry in self._tenure.ledger.view(rollout_id).entries if entry.call_index in wanted]

@@ -30,6 +30,8 @@ _SHARD = re.compile(r"shard-([0-9]{3})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
+_CHECKPOINT = re.compile(r"index-([0-9]{8,10})-([0-9]{8,10})")
+
 _MOST = 2**32 - 1
 """Epochs and segment numbers have four bytes in the log: a larger one is no name of ours."""
 
@@ -44,6 +46,18 @@ class SegmentName(NamedTuple):
     def file(self) -> str:
         """The file's name."""
         return f"segment-{self.epoch:08d}-{self.number:08d}.log"
+
+
+class CheckpointName(NamedTuple):
+    """Which checkpoint a file is: the `epoch` of its owner, and its `number` there. Sorts in order of writing."""
+
+    epoch: int
+    number: int
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"index-{self.epoch:08d}-{self.number:08d}"
 
 
 def shard_folder(shard: int) -> str:
@@ -94,6 +108,13 @@ def epochs_in(names: Iterable[str]) -> list[int]:
 def segments_in(names: Iterable[str]) -> list[SegmentName]:
     """Every segment, in log order."""
     found = [SegmentName(int(match[1]), int(match[2])) for name in names if (match := _SEGMENT.fullmatch(name))]
+    listed = set(names)
+    return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
+
+
+def checkpoints_in(names: Iterable[str]) -> list[CheckpointName]:
+    """Every checkpoint, the oldest first."""
+    found = [CheckpointName(int(match[1]), int(match[2])) for name in names if (match := _CHECKPOINT.fullmatch(name))]
     listed = set(names)
     return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
 

@@ -33,6 +33,7 @@ class CaptureStore:
 
     Args:
         directory: the absolute path, or `Files`.
+        checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
         ShardGiven: it is one shard of a run's.
@@ -40,15 +41,17 @@ class CaptureStore:
         FormatError: the log is of another version.
     """
 
-    def __init__(self, directory: str | Path | Files) -> None:
+    def __init__(self, directory: str | Path | Files, *, checkpoints: bool = True) -> None:
         self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
+        self._checkpoints = checkpoints
         self._load()
 
     def _load(self) -> None:
         self._marker = self._read_marker()
         shards = shards_of(self._files)
         self._shards = [
-            ShardStore(files, NemoGymFiles(self._files, shard, len(shards))) for shard, files in enumerate(shards)
+            ShardStore(files, NemoGymFiles(self._files, shard, len(shards)), checkpoints=self._checkpoints)
+            for shard, files in enumerate(shards)
         ]
 
     def _read_marker(self) -> bytes:
@@ -136,7 +139,7 @@ class CaptureStore:
 
     def generation(self, rollout_id: str) -> int:
         """The rollout's current generation, 0 until it is first cleared."""
-        return self.view(rollout_id).generation
+        return self._of(rollout_id).generation(rollout_id)
 
     def view(self, rollout_id: str) -> RolloutView:
         """What the log says of the rollout; an unknown one is empty."""
