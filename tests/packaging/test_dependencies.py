@@ -23,7 +23,9 @@ EXTRAS = {
     for name, lines in PROJECT["optional-dependencies"].items()
     if name != "dev"
 }
-USERS_EXTRAS = [requirement for name in ("proxy", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]]
+USERS_EXTRAS = [
+    requirement for name in ("proxy", "httpx", "openai", "anthropic", "otel") for requirement in EXTRAS[name]
+]
 DEVELOPMENT = [
     requirement
     for line in PROJECT["optional-dependencies"]["dev"]
@@ -44,7 +46,7 @@ OPTIONAL = {
     "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
     "gym_capture/collect/": {"openai", "anthropic"},
     "gym_capture/recording/": {"brotli"},
-    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic"},
+    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic", "opentelemetry"},
     "gym_capture/examples/": {"openai", "anthropic", "uvicorn"},
 }
 """What a folder may import because an extra of the package brings it."""
