@@ -111,3 +111,10 @@ class Prometheus:
         """The result of an expression now; None while it starts."""
         found = self.get("query", query=expression)
         return found and found["result"]
+
+    def evaluated(self) -> int:
+        """How many rules were evaluated; one that could not be fails the test."""
+        found = self.get("rules") or {"groups": []}
+        rules = [rule for group in found["groups"] for rule in group["rules"]]
+        assert [rule["lastError"] for rule in rules if rule["health"] == "err"] == []
+        return sum(rule["health"] == "ok" for rule in rules)
