@@ -197,14 +197,15 @@ def test_exported_again_it_is_the_same_trace_and_of_one_rollout_only_that(store:
 def test_whatever_a_model_said_can_be_encoded(tmp_path: Path) -> None:
     call = chat("c\ud800", [user("lone \udfff")], assistant("\ud83d"), error_category="\ud800")
     call["response"]["usage"] = {"prompt_tokens": 2**80, "completion_tokens": -1}
-    call["request"] |= {"seed": 2**70, "temperature": "hot", "stop": [1, "END"], "n": None, "max_tokens": True}
+    call["request"] |= {"model": "m\ud800", "seed": 2**70}
+    call["request"] |= {"temperature": "hot", "stop": [1, "END"], "n": None, "max_tokens": True}
     strange = [{"model_call_id": "c2", "dialect": "chat", "latency_ms": 10**400, "started_at": -5, "request": [1]}]
     strange += [{"model_call_id": "c3", "dialect": "chat", "completed_at": 5, "latency_ms": 2000, "response": {}}]
     store = written(tmp_path / "captures", {"7-0": [call, *strange]})
     with Receiver() as receiver:
         receiver.export(store, content=True)
     spans = receiver.spans()
-    assert [span.name for span in spans] == ["rollout", "chat m", "chat", "chat"]
+    assert [span.name for span in spans] == ["rollout", "chat m?", "chat", "chat"]
     told = {each.key: each.value for each in spans[1].attributes}
     assert told["gen_ai.usage.input_tokens"].string_value == str(2**80)
     assert told["gen_ai.request.seed"].string_value == str(2**70)

@@ -128,25 +128,21 @@ def test_every_gap_that_an_owners_merge_can_name_has_its_series() -> None:
 
 
 async def test_no_total_ever_falls_though_a_failed_write_takes_back_what_was_applied() -> None:
-    disk = FaultyDisk()
-    async with serving(disk) as bench:
-        client = await bench.client()
+    async with serving() as bench:
+        client = await bench.client(steady=False)
         read = reader(bench)
-        await client.claim("r")
         bench.executor.hold()
-        waiting = client.claim_row("r")
-        sent = client.batch([waiting])
-        await turns()
-        assert read()("claims_total") == 2
+        for _ in range(3):  # the first is on its way to the disk, the others are queued behind it
+            client.batch([client.claim_row("r")])
+            await turns()
+        assert read()("claims_total") == 3
         bench.service.tenure.fail(OSError("planted"))
-        assert (bench.service.ledger.counts["claims"], read()("serving")) == (2, 0)
+        assert read()("serving") == 0
         bench.executor.let_go()
         await bench.service.tenure.available()
-        assert bench.service.ledger.counts["claims"] <= 2
-        assert read()("claims_total") == 2
-        await sent
+        assert bench.service.ledger.counts["claims"] < 3
         value = read()
-        assert (value("claims_total"), value("failed_writes_total"), value("epoch"), value("serving")) == (2, 1, 2, 1)
+        assert (value("claims_total"), value("failed_writes_total"), value("epoch"), value("serving")) == (3, 1, 2, 1)
 
 
 async def test_totals_of_the_run_go_on_after_a_restart() -> None:
