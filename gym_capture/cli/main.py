@@ -10,6 +10,7 @@ import typer
 from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
+from gym_capture.cli.spans import spans
 from gym_capture.errors import ConfigError
 
 app = typer.Typer(
@@ -177,7 +178,7 @@ def verify(
             raise typer.Exit(Exit.DAMAGE)
 
 
-for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff, reading.check):
+for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff, reading.check, spans):
     app.command()(look)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from gym_capture.model.rows import CURRENT
 from gym_capture.service.connections import Connections
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit
+from gym_capture.service.latency import BatchLatency
 from gym_capture.service.owned_log import Taking
 from gym_capture.service.paging import Paging
 from gym_capture.service.rollout_requests import NOTHING, RolloutRequests
@@ -69,6 +71,8 @@ class CaptureService:
         paging: brings rollouts back into memory.
         connections: the clients.
         waiters: who waits for quiescence.
+        latency: how long claims and commits took here.
+        gaps: how often a merge named each gap, by code.
         started_at: monotonic seconds.
     """
 
@@ -91,6 +95,8 @@ class CaptureService:
         self.settings = settings.checked()
         self.clock = clock
         self.started_at = clock.monotonic()
+        self.latency = BatchLatency()
+        self.gaps: Counter[str] = Counter()
         readers = readers or executor
         self._on_leave = on_leave
         self._taking = Taking(files, identity, settings, clock, executor, readers, entropy, wait, client_settings)
@@ -113,6 +119,7 @@ class CaptureService:
             readers=readers,
             entropy=entropy,
             counts=self.connections.counts,
+            gaps=self.gaps,
             settings=settings,
         )
         self.waiters = Waiters(self._outstanding, self.tenure.check, lambda: self.tenure.groups_started)

@@ -16,6 +16,7 @@ from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
 from gym_capture.model.codec import FRAME_HEAD_BYTES, FrameRef, PendingFrame
 from gym_capture.service.executor import Executor
+from gym_capture.service.latency import Latency
 from gym_capture.storage.segments import FramePlace
 
 Done = Callable[[bool], None]
@@ -45,15 +46,15 @@ class LastFrame(NamedTuple):
 
 
 class CommitCounters:
-    """What was committed so far. `seconds` are those between handing a group over and having it back."""
+    """What was committed so far. `latency` is that of the groups: between handing one over and having it back."""
 
-    __slots__ = ("bytes", "frames", "groups", "seconds")
+    __slots__ = ("bytes", "frames", "groups", "latency")
 
     def __init__(self) -> None:
         self.groups = 0
         self.frames = 0
         self.bytes = 0
-        self.seconds = 0.0
+        self.latency = Latency()
 
 
 class GroupCommit:
@@ -107,6 +108,11 @@ class GroupCommit:
     def idle(self) -> bool:
         """Whether nothing is queued or on its way."""
         return not self._queue and not self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """How many frames are queued or on their way."""
+        return len(self._queue) + len(self._in_flight)
 
     def submit(self, frame: PendingFrame, done: Done | None = None) -> None:
         """Queue a frame. Sequences rise by the order of the calls. After `abort` it is dropped at once."""
@@ -165,7 +171,7 @@ class GroupCommit:
         try:
             if error is not None:
                 raise error
-            self._counters.seconds += self._clock.monotonic() - self._before
+            self._counters.latency.add(self._clock.monotonic() - self._before)
             self._release(self._in_flight)
             self._busy = False
             if self._queue:

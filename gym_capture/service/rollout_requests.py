@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from gym_capture.errors import Fenced, GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
+from gym_capture.model.gaps import evidence_gaps
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.messages import MergeReply, PartsReply
 from gym_capture.model.rows import CURRENT, ClearRow
@@ -36,6 +37,7 @@ class RolloutRequests:
         readers: runs reads of stored parts.
         entropy: names clears that bring no name.
         counts: the service's counters; damaged records are counted there.
+        gaps: the gaps of each merge are counted there, by code.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class RolloutRequests:
         readers: Executor,
         entropy: Entropy,
         counts: Counter[str],
+        gaps: Counter[str],
         settings: OwnerSettings,
     ) -> None:
         self._files = files
@@ -55,6 +58,7 @@ class RolloutRequests:
         self._readers = readers
         self._entropy = entropy
         self._counts = counts
+        self._gaps = gaps
         self._settings = settings
 
     async def merge(self, rollout_id: str, generation: int = CURRENT, issued: int = 0) -> MergeReply:
@@ -82,9 +86,12 @@ class RolloutRequests:
         found = await self._readers.run(partial(read_records, self._files, view.entries))
         if found.damaged:
             self._counts["damaged_records"] += found.damaged
-        return MergeReply(
-            rollout_id, view.generation, found.records, found.damaged + view.holes, view.reasons, view.outstanding
+        damaged = found.damaged + view.holes
+        gaps = evidence_gaps(
+            records=bool(found.records), damaged=damaged, incomplete=view.reasons, outstanding=view.outstanding
         )
+        self._gaps.update(gap["code"] for gap in gaps)
+        return MergeReply(rollout_id, view.generation, found.records, damaged, view.reasons, view.outstanding)
 
     async def clear(self, rollout_ids: Sequence[str], request: str) -> list[int]:
         """Begin the next generation of each rollout; returns their numbers, in order.

@@ -257,7 +257,9 @@ class Session:
             raise ProtocolError(f"batch {batch.batch} cannot confirm batch {batch.confirmed}")
         rows = self._checked(batch, body)
         ref = FrameRef(ledger.last_sequence + 1, service.epoch)
-        now, wall = service.now(), service.clock.time()
+        now, wall, arrived = service.now(), service.clock.time(), service.clock.monotonic()
+        counts = ledger.counts
+        claims, commits = counts["claims"], counts["commits"]
         applied = ledger.apply_batch(self.client, batch.batch, batch.confirmed, rows, ref, now, wall)
         if isinstance(applied, Repeated):
             self._repeat(batch.batch, applied)
@@ -272,7 +274,9 @@ class Session:
             rollouts={row.rollout for row in rows},
         )
         service.connections.received(self, size)
-        service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))
+        claims, commits = counts["claims"] - claims, counts["commits"] - commits
+        answer = partial(self._answer_first, batch.batch, applied.results, size, arrived, claims, commits)
+        service.commit.submit(frame, answer)
 
     def _checked(self, batch: Batch, body: bytes) -> Sequence[ClientRow]:
         """The batch's rows as the ledger may apply them."""
@@ -289,6 +293,14 @@ class Session:
         if damaged:
             damaged.pop((self.client, batch.batch), None)
         return rows
+
+    def _answer_first(
+        self, batch: int, results: list[Result], size: int, arrived: float, claims: int, commits: int, durable: bool
+    ) -> None:
+        if durable:
+            service = self._service
+            service.latency.add(service.clock.monotonic() - arrived, claims, commits)
+        self._answer(batch, results, size, durable)
 
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
         self._service.connections.answered(self, size)

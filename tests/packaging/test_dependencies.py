@@ -24,7 +24,9 @@ EXTRAS = {
     if name != "dev"
 }
 USERS_EXTRAS = [
-    requirement for name in ("proxy", "view", "httpx", "openai", "anthropic") for requirement in EXTRAS[name]
+    requirement
+    for name in ("proxy", "view", "httpx", "openai", "anthropic", "otel")
+    for requirement in EXTRAS[name]
 ]
 DEVELOPMENT = [
     requirement
@@ -47,7 +49,7 @@ OPTIONAL = {
     "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
     "gym_capture/collect/": {"openai", "anthropic"},
     "gym_capture/recording/": {"brotli"},
-    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic"},
+    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic", "opentelemetry"},
     "gym_capture/examples/": {"openai", "anthropic", "uvicorn"},
 }
 """What a folder may import because an extra of the package brings it."""
