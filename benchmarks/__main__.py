@@ -89,6 +89,7 @@ def main() -> None:
         reached = lines(figures, targets()) if options.what == "targets" else []
         if reached:
             _show_lines(console, reached)
+            told = {"scale": str(_scale(options)), **told}
             text = markdown(reached, told)
             print(f"\n{text}")
             if options.markdown:
@@ -105,10 +106,14 @@ Show = Callable[[str, dict[str, dict[str, float]]], None]
 
 
 def _targets(base: Path, options: argparse.Namespace, show: Show) -> None:
+    scale = _scale(options)
+    if scale.real_rollouts is None:
+        print(f"{options.rollouts or REAL_ROLLOUTS} is not there: the workload of real rollouts is skipped")
+    measure(base, scale, show)
+
+
+def _scale(options: argparse.Namespace) -> Scale:
     real = options.rollouts or REAL_ROLLOUTS
-    if not real.is_file():
-        print(f"{real} is not there: the workload of real rollouts is skipped")
-        real = None
     given = {
         "workers": options.workers,
         "in_flight": options.in_flight,
@@ -116,9 +121,9 @@ def _targets(base: Path, options: argparse.Namespace, show: Show) -> None:
         "repeats": options.repeats,
         "clients": options.clients,
         "callers": options.callers,
-        "real_rollouts": real,
+        "real_rollouts": real if real.is_file() else None,
     }
-    measure(base, Scale(**{name: value for name, value in given.items() if value is not None}), show)
+    return Scale(**{name: value for name, value in given.items() if value is not None})
 
 
 def _show_lines(console: Console, reached: list[Line]) -> None:

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import gym_capture
@@ -36,7 +37,7 @@ class Conditions:
             "ray": ray.__version__,
             "gym_capture": gym_capture.__version__,
             "commit": commit(),
-            "command": f"python -m benchmarks {' '.join(sys.argv[1:])}".rstrip(),
+            "command": f"python -m benchmarks {' '.join(_without_paths(sys.argv[1:]))}".rstrip(),
             "4 KB append and fdatasync, median": f"{self._sync_ms:.2g} ms",
             "load average at the beginning": _load(self._load),
             "load average at the end": _load(os.getloadavg()),
@@ -76,6 +77,18 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return found.stdout.strip()
+
+
+def _without_paths(arguments: Sequence[str]) -> list[str]:
+    """Where files lie is nobody's business but this machine's."""
+    given = iter(arguments)
+    kept = []
+    for argument in given:
+        if argument in ("--json", "--markdown", "--directory", "--rollouts"):
+            next(given, None)
+        elif "/" not in argument:
+            kept.append(argument)
+    return kept
 
 
 def _load(average: tuple[float, float, float]) -> str:

@@ -99,15 +99,16 @@ class FleetWorker(CaptureWorker):
         self._held = [self._capture.rollout(f"{prefix}-{number}").claim(dialect="chat") for number in range(count)]
         self._calls = await asyncio.gather(*(claim.__aenter__() for claim in self._held))
 
-    async def commit_held(self, pause_s: float) -> list[float]:
-        """Commit them one after the other; returns when each was acknowledged as durable (`perf_counter`)."""
-        acknowledged = []
+    async def commit_held(self, pause_s: float) -> list[tuple[float, float]]:
+        """Commit them one after the other; returns when each was complete, and when acknowledged (`perf_counter`)."""
+        commits = []
         for claim, call in zip(self._held, self._calls, strict=True):
             await asyncio.sleep(pause_s)
+            completed = time.perf_counter()
             call.complete(request={"held": True}, response={}, status_code=200)
             await claim.__aexit__(None, None, None)
-            acknowledged.append(time.perf_counter())
-        return acknowledged
+            commits.append((completed, time.perf_counter()))
+        return commits
 
     async def await_told(self, prefix: str, count: int) -> list[float]:
         """Wait for all of them at once; returns when each was told to be quiescent (`perf_counter`)."""

@@ -80,6 +80,9 @@ def clears(fleet: Fleet, rollouts: int, repeats: int) -> Rows:
 def quiescence(fleet: Fleet, count: int, pause_s: float, load: Load | None) -> Row:
     """From a rollout's last commit, acknowledged as durable to one worker, until another was told. Milliseconds.
 
+    What the owner alone knows, when it was durable, lies before that acknowledgment and after the call's completion:
+    `from_complete` counts from there, the whole commit with it.
+
     Args:
         count: how many rollouts, one after the other; all are waited for from the beginning.
         pause_s: between two commits.
@@ -91,13 +94,22 @@ def quiescence(fleet: Fleet, count: int, pause_s: float, load: Load | None) -> R
     told = waiter.await_told.remote(prefix, count)
     _until(lambda: fleet.waiting() >= count)
     samples = fleet.begin(STREAM, load) if load else []
-    acknowledged = fleet.ray.get(holder.commit_held.remote(pause_s))
+    commits = fleet.ray.get(holder.commit_held.remote(pause_s))
+    ends = fleet.ray.get(told)
     # One may be told before the other is acknowledged: both leave the owner after the same sync.
-    took = [max(0.0, (t - a) * 1e3) for t, a in zip(fleet.ray.get(told), acknowledged, strict=True)]
+    took = [max(0.0, (end - acknowledged) * 1e3) for end, (_, acknowledged) in zip(ends, commits, strict=True)]
+    whole = [(end - completed) * 1e3 for end, (completed, _) in zip(ends, commits, strict=True)]
     if samples:
         fleet.end(STREAM, samples)
     fleet.acknowledged["capture"] += count
-    return {"rollouts": count, "p50_ms": percentile(took, 0.5), "p99_ms": percentile(took, 0.99), "worst_ms": max(took)}
+    return {
+        "rollouts": count,
+        "p50_ms": percentile(took, 0.5),
+        "p99_ms": percentile(took, 0.99),
+        "worst_ms": max(took),
+        "from_complete_p50_ms": percentile(whole, 0.5),
+        "from_complete_p99_ms": percentile(whole, 0.99),
+    }
 
 
 def waiters_memory(fleet: Fleet, directory: Path, callers: int) -> Row:

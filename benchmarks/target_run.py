@@ -66,6 +66,12 @@ class Scale:
     callers: int = 10_000
     real_rollouts: Path | None = None
 
+    def __str__(self) -> str:
+        return (
+            f"{self.workers} workers × {self.in_flight} in flight, {self.repeats} × {self.seconds:g} s, {self.clients} "
+            f"slow clients × {self.calls} calls, {self.callers:,} waiters"
+        )
+
 
 def _ratio(work: str, bound: float, case: str, figure: str = "per_second", against: str = FILES) -> Target:
     """How many times more gym_capture does, of what is done per second."""
