@@ -11,6 +11,9 @@ from typing import Any
 
 from benchmarks.measure import Sample
 
+ENDING_S = 120
+"""How long a process may take to end once its input has: a busy machine is slow at that, too."""
+
 
 class Processes:
     """Modules that run side by side. Made by `processes`."""
@@ -53,7 +56,7 @@ def processes(modules: Sequence[Sequence[str]]) -> Iterator[Processes]:
             assert process.stdin is not None
             process.stdin.close()
         for process in running:
-            process.wait(30)
+            process.wait(ENDING_S)
     finally:
         for process in running:
             if process.poll() is None:
