@@ -1,22 +1,20 @@
-"""What capture costs, side by side with the plain thing: `store`, the log beside a file store, in about two minutes;
-`server`, capture at a model server beside the bare server, in about five; `call`, what one captured call takes of its
-client and of the owner, in half a minute; `reading`, what it takes to look at 200,000 calls, in about two minutes;
-`history`, what storing messages once saves, in one; `sealed`, a sealed dataset beside JSONL, in a few. No figure fails
-the run, a lost call does."""
+"""What capture costs, side by side with the plain thing. `targets`: everything that has a target, beside a file store,
+in less than ten minutes, with one table in the end; `store`: the log beside a file store over both transports, in about
+two; `server`: capture at a model server beside the bare server, in about five; `call`: what one captured call takes of
+its client and of the owner, in half a minute; `reading`: what it takes to look at 200,000 calls, in about two minutes;
+`history`: what storing messages once saves, in one; `sealed`: a sealed dataset beside JSONL, in a few. No figure
+fails the run, a lost call does."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
-import os
-import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,12 +22,18 @@ from rich.table import Table
 import gym_capture
 from benchmarks.call import CallBench
 from benchmarks.cases import Bench
+from benchmarks.conditions import Conditions
 from benchmarks.history import compare_history, history_workloads
 from benchmarks.reading import reading_costs
 from benchmarks.sealed import seal_and_read, sealing_cost
 from benchmarks.server_overhead import ServerBench, workloads
+from benchmarks.target_run import Scale, measure, targets
+from benchmarks.targets import HEAD, Line, lines, markdown, number
 
 KB = 1024
+
+REAL_ROLLOUTS = Path(__file__).resolve().parents[2] / "shared" / "cases" / "real_rollouts.jsonl"
+"""Real rollouts, where a checkout lies beside the shared cases; the project ships none."""
 
 
 def main() -> None:
@@ -38,41 +42,48 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("store", "server", "call", "reading", "history", "sealed"),
-        default="store",
-        help="the log, a server, one call, looking, messages stored once, or sealing",
+        choices=("targets", "store", "server", "call", "reading", "history", "sealed"),
+        default="targets",
+        help="every target, the log, a server, one call, looking, messages stored once, or sealing",
     )
     parser.add_argument("--directory", type=Path, help="where to write (default: a temporary directory, removed after)")
-    parser.add_argument("--workers", type=int, default=4, help="Ray workers")
-    parser.add_argument("--in-flight", type=int, help="calls in flight (store, call: 64 in each worker; server: 256)")
-    parser.add_argument("--seconds", type=float, help="length of one loaded run (store: 0.6; server: 1)")
-    parser.add_argument("--repeats", type=int, help="loaded runs of each contestant, in turn (store: 2; server: 3)")
+    parser.add_argument("--workers", type=int, help="Ray workers (targets: 16, and 32 on one rollout; store: 4)")
+    parser.add_argument("--in-flight", type=int, help="calls in flight (64 in each worker; server: 256)")
+    parser.add_argument("--seconds", type=float, help="length of one loaded run (targets, server: 1; store: 0.6)")
+    parser.add_argument("--repeats", type=int, help="loaded runs of each, in turn (targets, server: 3; store: 2)")
     parser.add_argument("--short", action="store_true", help="server: only the plainest workloads")
     parser.add_argument("--only", default="", help="server: only workloads whose title has this in it")
     parser.add_argument(
         "--calls", type=int, help="call: one after the other, 8 times that in flight (400); reading: in all (200,000)"
     )
-    parser.add_argument("--rollouts", type=Path, help="history: also these (JSONL, `exchanges` of a rollout a line)")
+    parser.add_argument(
+        "--rollouts",
+        type=Path,
+        help="targets, history: also these (JSONL, `exchanges` of a rollout a line; targets: those of the cases, where "
+        "they are)",
+    )
     parser.add_argument("--seal", action="store_true", help="reading: seal the run, and look at it again")
     parser.add_argument("--sealed-calls", type=int, default=200_000, help="sealed: calls in the dataset")
     parser.add_argument("--turns", type=int, default=100, help="sealed: calls of one rollout")
     parser.add_argument("--request-bytes", type=int, default=400_000, help="sealed: bytes of one rollout's requests")
-    parser.add_argument("--callers", type=int, default=5000, help="callers parked in quiesce")
+    parser.add_argument("--callers", type=int, help="callers parked in quiesce (targets: 10,000; store: 5,000)")
     parser.add_argument("--clients", type=int, default=64, help="slow client processes")
     parser.add_argument("--json", type=Path, help="also write all figures here")
+    parser.add_argument("--markdown", type=Path, help="targets: also write the table here, ready for a document")
     options = parser.parse_args()
 
     base = Path(tempfile.mkdtemp(prefix="gym-capture-bench-", dir=options.directory)).resolve()
     console = Console(width=170)
-    started = time.perf_counter()
+    conditions = Conditions(base)
     figures: dict[str, dict[str, dict[str, float]]] = {}
 
     def show(title: str, rows: dict[str, dict[str, float]]) -> None:
-        figures[title] = rows
+        figures.setdefault(title, {}).update(rows)
         console.print(_table(title, rows))
 
     try:
         runs = {
+            "targets": _targets,
             "store": _store,
             "server": _server,
             "call": _call,
@@ -81,15 +92,54 @@ def main() -> None:
             "sealed": _sealed,
         }
         runs[options.what](base, options, show)
-        conditions = _conditions(time.perf_counter() - started)
-        console.print(conditions)
+        told = conditions.at_end()
+        reached = lines(figures, targets()) if options.what == "targets" else []
+        if reached:
+            _show_lines(console, reached)
+            told = {"scale": str(_scale(options)), **told}
+            text = markdown(reached, told)
+            print(f"\n{text}")
+            if options.markdown:
+                options.markdown.write_text(text, encoding="utf-8")
+        console.print(", ".join(f"{name} {value}" for name, value in told.items()))
         if options.json:
-            options.json.write_text(json.dumps({"conditions": conditions, "figures": figures}, indent=1))
+            table = [dataclasses.asdict(line) for line in reached]
+            options.json.write_text(json.dumps({"conditions": told, "figures": figures, "targets": table}, indent=1))
     finally:
         shutil.rmtree(base)
 
 
 Show = Callable[[str, dict[str, dict[str, float]]], None]
+
+
+def _targets(base: Path, options: argparse.Namespace, show: Show) -> None:
+    scale = _scale(options)
+    if scale.real_rollouts is None:
+        print(f"{options.rollouts or REAL_ROLLOUTS} is not there: the workload of real rollouts is skipped")
+    measure(base, scale, show)
+
+
+def _scale(options: argparse.Namespace) -> Scale:
+    real = options.rollouts or REAL_ROLLOUTS
+    given = {
+        "workers": options.workers,
+        "in_flight": options.in_flight,
+        "seconds": options.seconds,
+        "repeats": options.repeats,
+        "clients": options.clients,
+        "callers": options.callers,
+        "real_rollouts": real if real.is_file() else None,
+    }
+    return Scale(**{name: value for name, value in given.items() if value is not None})
+
+
+def _show_lines(console: Console, reached: list[Line]) -> None:
+    table = Table(title="targets", title_justify="left")
+    for name in HEAD:
+        table.add_column(name)
+    for line in reached:
+        table.add_row(line.work, line.target, line.measured, line.met)
+    console.print(table)
 
 
 def _store(base: Path, options: argparse.Namespace, show: Show) -> None:
@@ -103,7 +153,7 @@ def _store(base: Path, options: argparse.Namespace, show: Show) -> None:
         }
     )
     try:
-        workers, in_flight = options.workers, options.in_flight or 64
+        workers, in_flight = options.workers or 4, options.in_flight or 64
         bench = Bench(ray, capture, base / "capture", base / "files", workers=workers, in_flight=in_flight)
         show("one call at a time, 4 KB (ms)", bench.unloaded(100))
         seconds, repeats = options.seconds or 0.6, options.repeats or 2
@@ -111,7 +161,8 @@ def _store(base: Path, options: argparse.Namespace, show: Show) -> None:
             title = f"{workers} workers x {in_flight} in flight, {size // KB} KB (per second; ms)"
             show(title, bench.throughput(size, seconds, repeats if size < 512 * KB else 1))
         show("merge of a growing rollout, 100 calls, 21 MB (ms)", bench.merge(100, 21_000_000, 5))
-        show(f"{options.callers} callers in quiesce: what commits feel (ms)", bench.waiters(options.callers, 0.7))
+        callers = options.callers or 5000
+        show(f"{callers} callers in quiesce: what commits feel (ms)", bench.waiters(callers, 0.7))
         show(f"{options.clients} slow clients (per second; ms)", bench.slow_clients(options.clients, 2))
         show("read back from disk", bench.read_back())
         bench.close()
@@ -169,28 +220,13 @@ def _table(title: str, rows: dict[str, dict[str, float]]) -> Table:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+    return number(value)
 
 
 def _sealed(base: Path, options: argparse.Namespace, show: Show) -> None:
     turns, request_bytes = options.turns, options.request_bytes
     title = f"a sealed dataset of rollouts of {turns} turns, {request_bytes / 1e6:.1f} MB of requests each"
     show(title, seal_and_read(base, options.sealed_calls, turns, request_bytes))
-
-
-def _conditions(seconds: float) -> str:
-    import ray
-
-    info: dict[str, Any] = {
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "ray": ray.__version__,
-        "gym_capture": gym_capture.__version__,
-        "load average at the end": os.getloadavg()[0],
-        "whole run": f"{seconds:.0f} s",
-    }
-    return ", ".join(f"{key} {value}" for key, value in info.items())
 
 
 if __name__ == "__main__":

@@ -6,12 +6,9 @@ An owner in a process of its own, without Ray, and one client, this process. `ma
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import selectors
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +17,7 @@ from typing import Any
 
 import gym_capture
 from benchmarks.measure import percentile
+from benchmarks.owner import owner_process
 from benchmarks.workload import single_turns
 
 Rows = dict[str, dict[str, float]]
@@ -58,21 +56,8 @@ class CallBench:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The owner, in a process of its own."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.owner", str(self.directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            json.loads(process.stdout.readline())
-            self.owner = process.pid
-            try:
-                yield
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait()
+        with owner_process(self.directory) as self.owner:
+            yield
 
     def run(self, size: int, calls: int, idle_calls: int, in_flight: int) -> Rows:
         """All cases: one after the other, `in_flight` at once, and after idling.

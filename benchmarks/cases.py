@@ -5,24 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import gym_capture
 from benchmarks.file_store import FileStore
 from benchmarks.measure import Figures, Sample, combine
-from benchmarks.slow_client import CALL_S, IN_FLIGHT
+from benchmarks.slow_client import Pace
+from benchmarks.slow_fleet import slow_clients
 from benchmarks.workers import CaptureWorker, FileWorker
 from benchmarks.workload import growing_rollout
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
@@ -99,7 +93,7 @@ class Bench:
                 syncs = figures.acknowledged if workers is self.files else self._syncs() - before
                 row["syncs_per_ack"] = syncs / max(1, figures.acknowledged)
                 runs[name].append(row)
-        return {name: _medians(rows) for name, rows in runs.items()}
+        return {name: medians(rows) for name, rows in runs.items()}
 
     def unloaded(self, calls: int) -> dict[str, dict[str, float]]:
         """One call at a time in one worker."""
@@ -112,28 +106,13 @@ class Bench:
 
     def slow_clients(self, clients: int, calls: int) -> dict[str, dict[str, float]]:
         """Processes that mostly wait for their model: what capture adds to a call, and what the owner needs."""
-        found = {}
-        for kind, directory in (("capture", self.directory), ("files", self.store.directory)):
-            with _processes(
-                [["benchmarks.slow_client", kind, str(directory), str(number), str(calls)] for number in range(clients)]
-            ) as running:
-                for process in running:
-                    assert process.stdout is not None
-                    assert process.stdout.readline() == b"ready\n"
-                cpu, start = self._owner_cpu_s(), time.perf_counter()
-                for process in running:
-                    assert process.stdin is not None
-                    process.stdin.write(b"go\n")
-                    process.stdin.flush()
-                samples = [Sample(**json.loads(process.stdout.readline())) for process in running if process.stdout]
-                share = (self._owner_cpu_s() - cpu) / (time.perf_counter() - start)
-            figures = combine(samples)
-            self.acknowledged[kind] += figures.acknowledged
-            row = dataclasses.asdict(figures)
-            row["offered_per_second"] = clients * IN_FLIGHT / CALL_S
-            row["owner_cores"] = share if kind == "capture" else 0.0
-            found["stream" if kind == "capture" else "file store"] = row
-        return found
+
+        def pace(kind: str) -> Pace:
+            return Pace(kind, f"slow-{next(self._seeds)}", lanes=4, calls=calls, call_s=0.5)
+
+        return slow_clients(
+            self.directory, self.store.directory, owner_pid(self.directory), clients, pace, self.acknowledged
+        )
 
     def waiters(self, callers: int, seconds: float) -> dict[str, dict[str, float]]:
         """Commit latency with and without `callers` parked in quiesce, from all workers, over each transport."""
@@ -195,13 +174,13 @@ class Bench:
             "gym_capture": {
                 "acknowledged": self.acknowledged["capture"],
                 "read": stored,
-                "disk_MB": _disk_bytes(self.directory) / 1e6,
+                "disk_MB": disk_bytes(self.directory) / 1e6,
                 "read_s": seconds,
             },
             "file store": {
                 "acknowledged": self.acknowledged["files"],
                 "read": self.store.count(),
-                "disk_MB": _disk_bytes(self.store.directory) / 1e6,
+                "disk_MB": disk_bytes(self.store.directory) / 1e6,
                 "read_s": 0.0,
             },
         }
@@ -217,35 +196,17 @@ class Bench:
     def _waiting(self) -> int:
         return int(self._stats()["waiters"])
 
-    def _owner_cpu_s(self) -> float:
-        pid = json.loads((self.directory / "OWNER").read_bytes())["identity"]["pid"]
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+def owner_pid(directory: Path) -> int:
+    """The process that owns a capture directory."""
+    return int(json.loads((directory / "OWNER").read_bytes())["identity"]["pid"])
 
 
-def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Each figure's median over the repeats."""
     return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
 
 
-def _disk_bytes(directory: Path) -> int:
+def disk_bytes(directory: Path) -> int:
+    """Bytes of a directory's files."""
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
-
-
-@contextmanager
-def _processes(modules: list[list[str]]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    running = [
-        subprocess.Popen([sys.executable, "-m", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for words in modules
-    ]
-    try:
-        yield running
-        for process in running:
-            process.wait(30)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()

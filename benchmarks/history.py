@@ -60,7 +60,7 @@ def compare_history(base: Path, rollouts: Rollouts, repeats: int) -> dict[str, d
     cpu: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(repeats):  # by turns, so that both see the same machine
         for history in (False, True):
-            cpu[history].append(_cpu(rollouts, history=history))
+            cpu[history].append(pack_us(rollouts, history=history))
     for history in (False, True):
         directory = base / f"capture-{history}"
         asyncio.run(_capture(directory, rollouts, history=history))
@@ -83,7 +83,7 @@ async def _capture(directory: Path, rollouts: Rollouts, *, history: bool) -> Non
         rollout = client.rollout(f"r{number}")
         for exchange in exchanges:
             async with rollout.claim(dialect=exchange["dialect"], model_call_id=exchange["model_call_id"]) as call:
-                call.complete(**_given(exchange))
+                call.complete(**given(exchange))
             if call.outcome != "durable":
                 raise RuntimeError(f"an exchange was {call.outcome}")
     await client.close()
@@ -98,12 +98,13 @@ def _compare(directory: Path, rollouts: Rollouts) -> None:
                 raise RuntimeError("what was read back is not what was captured")
 
 
-def _given(exchange: dict[str, Any]) -> dict[str, Any]:
+def given(exchange: dict[str, Any]) -> dict[str, Any]:
+    """An exchange's fields as `complete` takes them."""
     return {key: value for key, value in exchange.items() if key not in _NOT_COMPLETED and value is not None}
 
 
-def _cpu(rollouts: Rollouts, *, history: bool) -> float:
-    """Microseconds of CPU an exchange."""
+def pack_us(rollouts: Rollouts, *, history: bool) -> float:
+    """Microseconds of CPU an exchange for freezing and packing it."""
     book = HistoryBook()
     calls = 0
     started = time.thread_time()

@@ -20,18 +20,22 @@ class Sample:
     Args:
         acknowledged: exchanges that were acknowledged as durable.
         seconds: how long the worker worked.
-        claim_ms, commit_ms: latencies in milliseconds.
+        claim_ms, commit_ms: latencies in milliseconds, of the same calls in the same order.
+        cpu_s: CPU of the worker's process, where it was taken.
+        sent_bytes: what went to the owner, where it was counted.
     """
 
     acknowledged: int = 0
     seconds: float = 0.0
     claim_ms: list[float] = field(default_factory=list)
     commit_ms: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    sent_bytes: int = 0
 
 
 @dataclass
 class Figures:
-    """The figures of one run over all its workers."""
+    """The figures of one run over all its workers; `added` is claim and commit of one call together."""
 
     per_second: float
     acknowledged: int
@@ -39,6 +43,7 @@ class Figures:
     claim_p99: float
     commit_p50: float
     commit_p99: float
+    added_p50: float
 
 
 def combine(samples: list[Sample]) -> Figures:
@@ -52,4 +57,5 @@ def combine(samples: list[Sample]) -> Figures:
         claim_p99=percentile(claims, 0.99),
         commit_p50=percentile(commits, 0.5),
         commit_p99=percentile(commits, 0.99),
+        added_p50=percentile([claim + commit for claim, commit in zip(claims, commits, strict=True)], 0.5),
     )

@@ -1,6 +1,7 @@
-"""An owner in a process of its own, without Ray: `python -m benchmarks.owner DIRECTORY`.
+"""An owner in a process of its own, without Ray: `python -m benchmarks.owner DIRECTORY [SECONDS]`.
 
-Makes the directory, prints `{"port": …}` once it serves, and goes on until its standard input ends.
+Makes the directory, prints `{"port": …}` once it serves, and goes on until its standard input ends. With SECONDS each
+of its syncs takes so much longer.
 """
 
 from __future__ import annotations
@@ -8,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from benchmarks.slow_sync import slow_this_process
 from gym_capture.model.clock import SystemClock
 from gym_capture.model.entropy import SystemEntropy
 from gym_capture.service.capture_service import CaptureService
@@ -45,5 +51,32 @@ async def main(directory: str) -> None:
     os._exit(0)
 
 
+@contextmanager
+def owner_process(directory: Path, slower_s: float = 0.0) -> Iterator[int]:
+    """The owner of `directory` in a process of its own, which ends with the block.
+
+    Args:
+        slower_s: how much longer each of its syncs takes.
+
+    Returns:
+        Its process id.
+    """
+    command = [sys.executable, "-m", "benchmarks.owner", str(directory), str(slower_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            json.loads(process.stdout.readline())
+            yield process.pid
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
 if __name__ == "__main__":
+    slow_this_process(float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)
     asyncio.run(main(sys.argv[1]))

@@ -30,15 +30,17 @@ class CaptureWorker:
         await self._capture.stats()
         return self._capture.transport_name
 
-    async def tasks(self, prefix: str, seed: int, size: int, in_flight: int, seconds: float) -> Sample:
-        """`in_flight` tasks, a rollout each, for `seconds`."""
+    async def tasks(
+        self, prefix: str, seed: int, size: int, in_flight: int, seconds: float, *, shared: bool = False
+    ) -> Sample:
+        """`in_flight` tasks for `seconds`, a rollout each; `shared`: all in the rollout `prefix`."""
         sample = Sample()
         start = time.perf_counter()
         end = start + seconds
         exchanges = single_turns(seed, size)
 
         async def one(number: int) -> None:
-            rollout = self._capture.rollout(f"{prefix}-{seed}-{number}")
+            rollout = self._capture.rollout(prefix if shared else f"{prefix}-{seed}-{number}")
             while time.perf_counter() < end:
                 exchange = next(exchanges)
                 begin = time.perf_counter()
@@ -86,13 +88,20 @@ class FileWorker:
 
     def threads(self, prefix: str, seed: int, size: int, in_flight: int, seconds: float) -> Sample:
         """`in_flight` threads, a rollout each, for `seconds`."""
+        return append_for(self._store, prefix, seed, size, in_flight, seconds)
 
-        def one(number: int, exchange: dict[str, Any]) -> tuple[bool, float, float]:
-            begin = time.perf_counter()
-            self._store.append(f"{prefix}-{seed}-{number}", exchange)
-            return True, 0.0, time.perf_counter() - begin
 
-        return run_threads(one, seed, size, in_flight, seconds)
+def append_for(
+    store: FileStore, prefix: str, seed: int, size: int, in_flight: int, seconds: float, *, shared: bool = False
+) -> Sample:
+    """`in_flight` threads that append for `seconds`, a rollout each; `shared`: all to the rollout `prefix`."""
+
+    def one(number: int, exchange: dict[str, Any]) -> tuple[bool, float, float]:
+        begin = time.perf_counter()
+        store.append(prefix if shared else f"{prefix}-{seed}-{number}", exchange)
+        return True, 0.0, time.perf_counter() - begin
+
+    return run_threads(one, seed, size, in_flight, seconds)
 
 
 def run_threads(

@@ -36,7 +36,7 @@ def write_directory(directory: Path, rollouts: int, turns: int, turn_bytes: int)
         files, OwnerIdentity("benchmark"), clock, takeover=False, wait=lambda _s: None, new_token=lambda: "none"
     )
     ledger = Ledger()
-    writer, _ = recover(files, ownership, ledger)
+    writer = recover(files, ownership, ledger).writer
     for number, calls in enumerate(_batches(rollouts, turns, turn_bytes), 1):
         rows: list[ClientRow] = []
         body: list[bytes] = []

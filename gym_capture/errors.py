@@ -155,6 +155,10 @@ class ProxyUnavailable(GymCaptureError):
     """A capturing proxy cannot listen on its address, or dies as it starts."""
 
 
+class ViewerUnavailable(GymCaptureError):
+    """The viewer cannot listen on its port."""
+
+
 class _Registry:
     """Class names to classes, for errors that arrive over the wire."""
 

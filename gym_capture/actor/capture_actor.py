@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from gym_capture.actor.exits import Exits
+from gym_capture.actor.metrics_push import push_metrics
 from gym_capture.actor.owner import Owner
 from gym_capture.actor.owner_spec import OwnerSpec, Ready
 from gym_capture.actor.owner_thread import OwnerThread
@@ -66,6 +67,7 @@ class CaptureActor:
         # A constructor that raises would end the actor for good, so what goes wrong is kept for `ready`.
         self._opening = self._thread.submit(self._owner.open(self._exits.leave))
         self._opening.add_done_callback(self._exits.opened)
+        self._pushing = self._thread.submit(push_metrics(self._owner, spec))
 
     # -- what a collector may await -----------------------------------------------------------------------------
 

@@ -157,7 +157,7 @@ class Owner:
         """The service's counters (of this shard), and the tunnel's."""
         if rollout_id is not None:
             self.require_own(rollout_id)
-        return {**self.service.stats(rollout_id), "ray_pipes": self.tunnel.pipes}
+        return {**await self.service.stats_of(rollout_id), "ray_pipes": self.tunnel.pipes}
 
     async def endpoint(self) -> Endpoint:
         """Where the stream listens."""

@@ -11,6 +11,7 @@ from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.keeping import prune, seal
 from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
+from gym_capture.cli.spans import spans
 from gym_capture.cli.sql import sql
 from gym_capture.cli.transfer import export, import_
 from gym_capture.errors import ConfigError
@@ -169,7 +170,7 @@ def verify(
         files = PosixFiles(given.absolute())
         require_capture_directory(files)
         mended = repaired(given.absolute()) if repair else None
-        found = verification(CaptureStore(files))
+        found = verification(CaptureStore(files, checkpoints=False))
         if mended is not None:
             found["repair"] = mended
         if as_json:
@@ -180,8 +181,36 @@ def verify(
             raise typer.Exit(Exit.DAMAGE)
 
 
-for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff, reading.check):
+for look in (reading.ls, reading.show, reading.stats, reading.tail, reading.diff, reading.check, spans):
     app.command()(look)
+
+
+@app.command()
+def view(
+    directory: Dir = None,
+    dir_option: DirOption = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port of 127.0.0.1 to listen on; 0: any free one.")
+    ] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Look at a capture directory in a browser: the run with its plots, rollouts as a list, one as a timeline and a
+    conversation, two compared; live while the run goes on.
+
+    It listens on this machine alone, changes nothing, and lets in who knows the address that it prints. Ctrl-C ends it.
+
+    `gym-capture view runs/local/model-calls`
+
+    `gym-capture view DIR --port 8123 --no-browser`
+    """
+    from gym_capture.cli.opened import looking
+    from gym_capture.cli.view import view_command
+
+    with looking(as_json=as_json, debug=debug) as screen:
+        view_command(one_directory(directory, dir_option), port, browser, screen)
 
 
 @app.command()

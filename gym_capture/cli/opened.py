@@ -56,6 +56,15 @@ def open_directory(directory: Path | None) -> CaptureStore:
     """The store of a directory, of the one that the environment names if none is given.
 
     Raises:
+        ConfigError, MissingRunMarker, CaptureDirectoryError: as `capture_files`.
+    """
+    return CaptureStore(capture_files(directory))
+
+
+def capture_files(directory: Path | None) -> PosixFiles:
+    """The files of a capture directory, of the one that the environment names if none is given.
+
+    Raises:
         ConfigError: none was given.
         MissingRunMarker: it is no capture directory.
         CaptureDirectoryError: it does not exist.
@@ -67,7 +76,7 @@ def open_directory(directory: Path | None) -> CaptureStore:
         )
     files = PosixFiles(given.absolute())
     require_capture_directory(files)
-    return CaptureStore(files)
+    return files
 
 
 def require_rollout(store: CaptureStore, rollout_id: str) -> str:

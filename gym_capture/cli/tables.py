@@ -122,7 +122,7 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
     damaged = Text("DAMAGED: what is listed below cannot be read; the rest can", style="bold red")
     rows: list[tuple[str, str]] = []
     for name, value in found.items():
-        if name in ("sound", "damage", "tears", "cuts", "quarantined", "repair"):
+        if name in ("sound", "damage", "tears", "cuts", "quarantined", "checkpoints", "repair"):
             continue
         if isinstance(value, Mapping):
             shown = ", ".join(f"{key}: {item}" for key, item in list(value.items())[:MAX_NAMED])
@@ -133,7 +133,7 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
     repair = found.get("repair")
     if repair is not None:
         rows.append(("repaired", _repair_words(repair)))
-    for name in ("tears", "cuts", "quarantined", "damage"):
+    for name in ("tears", "cuts", "quarantined", "checkpoints", "damage"):
         items = found[name]
         shown = "; ".join(" ".join(f"{key}={item}" for key, item in each.items()) for each in items[:MAX_NAMED])
         rows.append((name, f"{len(items)} ({shown})" if items else "0"))
@@ -141,6 +141,8 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _repair_words(repair: Mapping[str, Any]) -> str:
+    if repair["epoch"] is None and not repair["files"] and repair["quarantined"]:
+        return f"checkpoints put aside: {', '.join(repair['quarantined'])}"
     if repair["epoch"] is None and not repair["files"]:
         return "nothing: nothing there can be mended"
     epoch = f"in epoch {repair['epoch']}: " if repair["epoch"] is not None else ""

@@ -22,7 +22,8 @@ def verification(store: CaptureStore) -> dict[str, Any]:
     Returns:
         `sound`; counts of segments, frames, bytes, rollouts, calls and checked parts; the rollouts that are
         incomplete (with reasons), have late rows or open claims; `tears` and `cuts`, which lose nothing that was
-        acknowledged; `quarantined`, the places whose bytes a repair put aside; and `damage`, each piece of which is
+        acknowledged; `quarantined`, the places whose bytes a repair put aside; `checkpoints`, those that do not say
+        what the log says (which costs time at the next opening, no evidence); and `damage`, each piece of which is
         something that cannot be read.
     """
     reports = store.verify_shards()
@@ -54,6 +55,11 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         "cuts": [_cut(path, cut) for path, report in reports.items() for cut in report.log.cuts],
         "quarantined": [_place(path, place) for path, report in reports.items() for place in report.log.fillers],
         "ignored_bytes": log.ignored_bytes,
+        "checkpoints": [
+            {"file": path + each.file, "offset": each.offset, "why": each.why}
+            for path, report in reports.items()
+            for each in report.checkpoints
+        ],
         "damage": damage,
     }
 

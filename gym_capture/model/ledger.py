@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gym_capture.model.codec import FrameFlag, FrameHead, FrameKind, FrameRef
-from gym_capture.model.ledger_fold import NOTHING_SETTLED, ClientState, LedgerFold, Settled
+from gym_capture.model.ledger_fold import NOTHING_SETTLED, ClientState, Settled
+from gym_capture.model.ledger_pages import PagedLedger
 from gym_capture.model.rollout_state import DAMAGED, Claim, RolloutState, RolloutView
 from gym_capture.model.rows import (
     CURRENT,
@@ -66,7 +67,7 @@ class Repeated(NamedTuple):
     results: list[Result] | None
 
 
-class Ledger(LedgerFold):
+class Ledger(PagedLedger):
     """Claims, generations, batches and leases of one capture directory.
 
     Args:
@@ -76,8 +77,10 @@ class Ledger(LedgerFold):
     def __init__(self, lease_s: float = 6.0) -> None:
         super().__init__()
         self.lease_s = lease_s
-        self.last_sequence = 0
-        self._damages = 0
+
+    def forget(self) -> None:
+        """Be as new."""
+        vars(self).update(vars(type(self)(self.lease_s)))
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class Ledger(LedgerFold):
         sender = SenderRow(client_id, batch, max(min(confirmed, batch - 1), client.confirmed))
         self._remember(client, sender, ref.sequence, results)
         self.last_sequence = ref.sequence
+        self.unsaved_rows += len(rows)
         return Applied([sender, *rows], results)
 
     def apply_owner_rows(self, rows: Sequence[Row], ref: FrameRef) -> None:
@@ -126,6 +130,7 @@ class Ledger(LedgerFold):
                 self._decide(None, row)
             self._apply(None, row, ref)
         self.last_sequence = ref.sequence
+        self.unsaved_rows += len(rows)
 
     def merge_row(self, rollout_id: str, issued: int) -> MergeRow:
         """The row that journals a merge of all rows applied by now."""
@@ -208,6 +213,7 @@ class Ledger(LedgerFold):
                 # An owner that recovered found rot in a last group. It lies beyond the cut, so no later reader sees it.
                 self._damages += 1
         self.last_sequence = max(self.last_sequence, head.sequence)
+        self.unsaved_rows += len(rows)
         self.durable(self.last_sequence)
 
     def replay_damage(self, rollout_ids: Iterable[str], *, others: bool = False) -> None:

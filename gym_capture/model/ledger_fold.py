@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gym_capture.model.archive import Archive
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.rollout_state import DAMAGED, LOST, PLAIN, REFUSED, Claim, Entry, RolloutState
 from gym_capture.model.rows import (
@@ -79,12 +80,22 @@ class LedgerFold:
         counts: what happened, by name; `rows_without_token`, `repeated_batches` and `expired_clients` since the owner
             started, the others since the run began.
         durable_sequence: all frames up to it are on disk.
+        last_sequence: all frames up to it are applied.
+        archived: the rollouts that are on disk only (`ledger_pages`).
+        changed: ids of the rollouts that changed since the last snapshot.
+        lease_s: how long a client may be silent, in seconds of serving time.
         begun: how often something became outstanding. Nothing outstanding twice, with the same number in between, means
             nothing outstanding in between.
     """
 
+    lease_s = 6.0
+
     def __init__(self) -> None:
         self.rollouts: dict[str, RolloutState] = {}
+        self.archived = Archive()
+        self.changed: set[str] = set()
+        self.last_sequence = 0
+        self._damages = 0
         self.clients: dict[bytes, ClientState] = {}
         self.counts: Counter[str] = Counter()
         self.durable_sequence = 0
@@ -134,13 +145,16 @@ class LedgerFold:
         return Settled(settled, not self.outstanding)
 
     def rollout(self, rollout_id: str) -> RolloutState:
-        """The state of one rollout, made when it is new."""
+        """The state of one rollout that is about to change, made when it is new."""
         rollout = self.rollouts.get(rollout_id)
         if rollout is None:
             rollout = self.rollouts[rollout_id] = self._unknown(rollout_id)
+        self.changed.add(rollout_id)
         return rollout
 
     def _unknown(self, rollout_id: str) -> RolloutState:
+        if rollout_id in self.archived:
+            raise RuntimeError(f"rollout {rollout_id} is archived and was not brought back")
         rollout = RolloutState(rollout_id)
         if self.others_damaged:
             rollout.add_reason(DAMAGED)
@@ -391,6 +405,7 @@ class LedgerFold:
 
     def _hold(self, rollout: RolloutState, ref: FrameRef) -> None:
         """Something of the rollout is applied and must be durable before it counts as settled."""
+        self.changed.add(rollout.id)
         rollout.closing += 1
         self._closing += 1
         self.begun += 1

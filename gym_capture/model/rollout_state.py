@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +29,27 @@ _decode_piece = msgspec.msgpack.Decoder(tuple[list[Part], list[tuple[int, int]]]
 _decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
 
 
+class Place(NamedTuple):
+    """Where a page lies: the checkpoint's `epoch` and `number`, bytes from the start of its file, and its length."""
+
+    epoch: int
+    number: int
+    offset: int
+    length: int
+
+
+class Saved(NamedTuple):
+    """What of a rollout is in checkpoints.
+
+    Fields: its last page and that one's generation, `packed` as the archive keeps it (`pages.pack_archived`), and how
+    many `entries`, and pieces of each history, that page and those before it hold.
+    """
+
+    packed: bytes
+    entries: int
+    pieces: tuple[int, ...]
+
+
 class History:
     """The messages that one client stored for a generation: where they lie, by number.
 
@@ -49,9 +72,17 @@ class History:
 
     def add(self, first: int, ref: FrameRef, parts: list[Part], ranges: list[tuple[int, int]]) -> None:
         """Messages from the number `first` on lie in that frame (`HistoryPiece`). What is there already stays."""
-        if first in self._pieces:
-            return
-        self._pieces[first] = (ref, len(ranges) or len(parts), _encode_piece((parts, ranges)))
+        if first not in self._pieces:
+            self.restore(first, ref, len(ranges) or len(parts), _encode_piece((parts, ranges)))
+
+    def rows(self, start: int) -> Iterator[tuple[int, FrameRef, int, bytes]]:
+        """What `add` took in after its first `start` calls, as `restore` wants it."""
+        for first, (ref, count, packed) in islice(self._pieces.items(), start, None):
+            yield first, ref, count, packed
+
+    def restore(self, first: int, ref: FrameRef, count: int, packed: bytes) -> None:
+        """Take in again what `rows` gave."""
+        self._pieces[first] = (ref, count, packed)
         while (piece := self._pieces.get(self.reach)) is not None:
             self.reach += piece[1]
 
@@ -111,6 +142,33 @@ class Entry:
         self.ref = ref
         self.history = history
         self.messages = messages
+
+    @classmethod
+    def restored(
+        cls,
+        call_index: int,
+        model_call_id: str,
+        digest: bytes,
+        packed_parts: bytes,
+        ref: FrameRef,
+        history: History | None,
+        messages: int,
+    ) -> Entry:
+        """An entry made again of what was kept of it."""
+        entry = cls.__new__(cls)
+        entry.call_index = call_index
+        entry.model_call_id = model_call_id
+        entry.digest = digest
+        entry._parts = packed_parts
+        entry.ref = ref
+        entry.history = history
+        entry.messages = messages
+        return entry
+
+    @property
+    def packed_parts(self) -> bytes:
+        """Where its bytes lie, packed."""
+        return self._parts
 
     @property
     def parts(self) -> list[Part]:
@@ -177,6 +235,7 @@ class RolloutState:
         absent: model_call_ids that are known to have been issued and have no exchange (released, lost, refused).
         marked: missing exchanges that are known by their number only (dropped by a client).
         histories: messages stored once, by client and the client's number for the history.
+        saved: what of it is in checkpoints; of an earlier generation: nothing of this one.
     """
 
     __slots__ = (
@@ -197,6 +256,7 @@ class RolloutState:
         "reasons",
         "refused",
         "returned",
+        "saved",
     )
 
     def __init__(self, rollout_id: str) -> None:
@@ -204,6 +264,7 @@ class RolloutState:
         self.generation = 0
         self.open: dict[tuple[bytes, int], Claim] = {}
         self.closing = 0
+        self.saved: Saved | None = None
         self.clears: dict[str, int] = {}
         self.begin(0, "")
 
@@ -243,6 +304,21 @@ class RolloutState:
     def holes(self) -> int:
         """Call indexes that are known to have been given and are in no readable row."""
         return max(0, self.next_index - len(self.entries))
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether there is anything in the current generation."""
+        return bool(self.next_index or self.open or self.reasons)
+
+    @property
+    def known(self) -> bool:
+        """Whether the log knows it. A merge alone is no knowledge: it may have been of what lies beside the log."""
+        return bool(self.generation or self.has_evidence)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether evidence is known to be missing."""
+        return bool(self.reasons) or (self.issued > self.next_index and self.view().reasons is not None)
 
     @property
     def late(self) -> int:

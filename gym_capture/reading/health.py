@@ -43,7 +43,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         counts: rollouts by status, each status with its count.
         empty: there is no rollout, neither known nor expected.
         damaged: bytes of the log that had been synced cannot be read; whom they may concern is incomplete, others
-            may be missing altogether. `gym-capture verify` names the places.
+            may be missing altogether. `gym-capture verify` names the places. What lies before a checkpoint is not
+            looked at for this: the calls that were in it are known, and read.
         unhealthy: every rollout that is not observed.
         unexpected: rollouts that are known and were not expected (another attempt, say); they are in the counts, too.
     """

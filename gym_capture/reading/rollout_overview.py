@@ -8,12 +8,12 @@ was read once is kept and grows with the rollout, so a page that is asked for ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from gym_capture.reading.call_figures import call_figures
+from gym_capture.reading.call_figures import CallFigures, call_figures
 from gym_capture.reading.rollout_status import Status
 from gym_capture.reading.rollout_tally import RolloutRow, RolloutTally
 from gym_capture.storage.standing import RolloutStanding
@@ -88,20 +88,30 @@ class RolloutOverview:
 
     Args:
         store: shared with whoever reads it, but not between threads.
+        heard: told of calls as they are read: the rollout, whether what it was told of that one before counts no
+            longer, and the calls. So whoever wants more of them than a row has reads no record a second time.
     """
 
-    def __init__(self, store: CaptureStore) -> None:
+    def __init__(
+        self, store: CaptureStore, heard: Callable[[str, bool, Sequence[CallFigures]], None] | None = None
+    ) -> None:
         self._store = store
+        self._heard = heard
         self._tallies: dict[str, RolloutTally] = {}
 
-    def page(self, query: OverviewQuery | None = None) -> OverviewPage:
+    def page(
+        self, query: OverviewQuery | None = None, standings: Sequence[RolloutStanding] | None = None
+    ) -> OverviewPage:
         """The rollouts that fit a query, a page of them.
+
+        Args:
+            standings: the store's, from whoever has them already; listing 100,000 of them takes longer than a page.
 
         Raises:
             OSError: a file of the directory could not be read.
         """
         query = query or OverviewQuery()
-        standings = self._store.standings()
+        standings = self._store.standings() if standings is None else standings
         known = len(standings)
         if query.text or query.open:
             standings = [each for each in standings if _may_fit(query, each)]
@@ -131,10 +141,17 @@ class RolloutOverview:
     def row_of(self, standing: RolloutStanding) -> RolloutRow:
         """The row of a rollout whose standing was just read."""
         tally = self._tallies.get(standing.rollout_id)
-        if tally is None or not _goes_on(tally, standing):
+        anew = tally is None or not _goes_on(tally, standing)
+        if tally is None or anew:
             tally = self._tallies[standing.rollout_id] = RolloutTally(standing.generation)
+        calls: Iterable[CallFigures] = ()
         if standing.calls is None or tally.next_index < standing.calls:
-            tally.add(call_figures(self._store, standing.rollout_id, tally.next_index))
+            calls = call_figures(self._store, standing.rollout_id, tally.next_index)
+        if self._heard is not None:
+            calls = list(calls)
+            if anew or calls:
+                self._heard(standing.rollout_id, anew, calls)
+        tally.add(calls)
         return tally.row(standing)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,9 @@ from gym_capture.model.rows import CURRENT
 from gym_capture.service.connections import Connections
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import GroupCommit
+from gym_capture.service.latency import BatchLatency
 from gym_capture.service.owned_log import Taking
+from gym_capture.service.paging import Paging
 from gym_capture.service.rollout_requests import NOTHING, RolloutRequests
 from gym_capture.service.serving_clock import ServingClock
 from gym_capture.service.session import Send, Session
@@ -65,8 +68,11 @@ class CaptureService:
 
     Attributes:
         tenure: the hold on the directory, with the ledger and the log.
+        paging: brings rollouts back into memory.
         connections: the clients.
         waiters: who waits for quiescence.
+        latency: how long claims and commits took here.
+        gaps: how often a merge named each gap, by code.
         started_at: monotonic seconds.
     """
 
@@ -89,15 +95,32 @@ class CaptureService:
         self.settings = settings.checked()
         self.clock = clock
         self.started_at = clock.monotonic()
+        self.latency = BatchLatency()
+        self.gaps: Counter[str] = Counter()
         readers = readers or executor
         self._on_leave = on_leave
         self._taking = Taking(files, identity, settings, clock, executor, readers, entropy, wait, client_settings)
         self.tenure = Tenure(
-            files, self._taking, settings, clock=clock, executor=executor, entropy=entropy, events=self
+            files,
+            self._taking,
+            settings,
+            clock=clock,
+            executor=executor,
+            readers=readers,
+            entropy=entropy,
+            events=self,
         )
+        self.paging = Paging(files, self.tenure, readers)
         self.connections = Connections(settings)
         self._requests = RolloutRequests(
-            files, self.tenure, readers=readers, entropy=entropy, counts=self.connections.counts, settings=settings
+            files,
+            self.tenure,
+            self.paging,
+            readers=readers,
+            entropy=entropy,
+            counts=self.connections.counts,
+            gaps=self.gaps,
+            settings=settings,
         )
         self.waiters = Waiters(self._outstanding, self.tenure.check, lambda: self.tenure.groups_started)
         self._serving_clock = ServingClock(clock, settings.tick_s)
@@ -164,6 +187,12 @@ class CaptureService:
 
     def stats(self, rollout_id: str | None = None) -> dict[str, Any]:
         """Counters of the run and, with a rollout, of it: plain data for JSON."""
+        return service_stats(self, rollout_id)
+
+    async def stats_of(self, rollout_id: str | None) -> dict[str, Any]:
+        """`stats`, with the rollout brought into memory first."""
+        if rollout_id is not None and self.state is State.SERVING:
+            await self.paging.available([rollout_id])
         return service_stats(self, rollout_id)
 
     # -- beginning and end --------------------------------------------------------------------------------------

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from gym_capture.errors import Superseded
 from gym_capture.model.clock import Clock
-from gym_capture.model.codec import FRAME_HEAD_BYTES, PendingFrame
+from gym_capture.model.codec import FRAME_HEAD_BYTES, FrameRef, PendingFrame
 from gym_capture.service.executor import Executor
+from gym_capture.service.latency import Latency
+from gym_capture.storage.segments import FramePlace
 
 Done = Callable[[bool], None]
 """Told once: True when the frame is durable, False when it was dropped (its fate is then decided by a recovery)."""
@@ -29,16 +31,30 @@ class Staged(NamedTuple):
     done: Done | None
 
 
-class CommitCounters:
-    """What was committed so far. `seconds` are those between handing a group over and having it back."""
+class LastFrame(NamedTuple):
+    """The frame that was submitted last, its lengths, and where it lies once it is appended."""
 
-    __slots__ = ("bytes", "frames", "groups", "seconds")
+    ref: FrameRef
+    head_bytes: int
+    body_bytes: int
+
+    @property
+    def place(self) -> FramePlace:
+        """Where it lies; it has been appended."""
+        start = self.ref.body_offset - self.head_bytes
+        return FramePlace(self.ref.segment, start, self.ref.body_offset + self.body_bytes)
+
+
+class CommitCounters:
+    """What was committed so far. `latency` is that of the groups: between handing one over and having it back."""
+
+    __slots__ = ("bytes", "frames", "groups", "latency")
 
     def __init__(self) -> None:
         self.groups = 0
         self.frames = 0
         self.bytes = 0
-        self.seconds = 0.0
+        self.latency = Latency()
 
 
 class GroupCommit:
@@ -86,11 +102,17 @@ class GroupCommit:
         self._busy = False
         self._before = 0.0
         self.started = 0
+        self.last: LastFrame | None = None
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or on its way."""
         return not self._queue and not self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """How many frames are queued or on their way."""
+        return len(self._queue) + len(self._in_flight)
 
     def submit(self, frame: PendingFrame, done: Done | None = None) -> None:
         """Queue a frame. Sequences rise by the order of the calls. After `abort` it is dropped at once."""
@@ -98,7 +120,10 @@ class GroupCommit:
             if done:
                 done(False)
             return
-        size = FRAME_HEAD_BYTES + len(frame.rows) + sum(map(len, frame.body))
+        body_bytes = sum(map(len, frame.body))
+        head_bytes = FRAME_HEAD_BYTES + len(frame.rows)
+        self.last = LastFrame(frame.ref, head_bytes, body_bytes)
+        size = head_bytes + body_bytes
         self._queue.append(Staged(frame, size, done))
         if not self._busy:
             self._begin()
@@ -146,7 +171,7 @@ class GroupCommit:
         try:
             if error is not None:
                 raise error
-            self._counters.seconds += self._clock.monotonic() - self._before
+            self._counters.latency.add(self._clock.monotonic() - self._before)
             self._release(self._in_flight)
             self._busy = False
             if self._queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,12 +15,15 @@ from gym_capture.model.entropy import Entropy
 from gym_capture.model.ledger import Ledger
 from gym_capture.service.executor import Executor
 from gym_capture.service.settings import OwnerSettings
+from gym_capture.storage.checkpoint_writer import CheckpointWriter
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import Endpoint, OwnerIdentity, Wait, read_owner, read_token
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.segments import SegmentWriter
+
+logger = logging.getLogger(__name__)
 
 
 class OwnedLog:
@@ -29,10 +33,13 @@ class OwnedLog:
         ours_at: when `OWNER` was looked up last and still named this epoch, monotonic seconds.
     """
 
-    def __init__(self, ownership: Ownership, writer: SegmentWriter, report: RecoveryReport) -> None:
+    def __init__(
+        self, ownership: Ownership, writer: SegmentWriter, report: RecoveryReport, checkpoints: CheckpointWriter
+    ) -> None:
         self.ownership = ownership
         self.writer = writer
         self.report = report
+        self.checkpoints = checkpoints
         self.ours_at = ownership.clock.monotonic()
 
     @property
@@ -79,6 +86,7 @@ class Taking:
         listening: host and port to publish; port 0: none.
         tls: whether that stream is TLS.
         earlier_token: what clients of the owner before this process showed; empty when there was none.
+        whole_log: the next taking reads the whole log, whatever checkpoints say.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Taking:
         self.listening: tuple[str, int] = ("", 0)
         self.tls = False
         self.earlier_token = ""
+        self.whole_log = False
         # One for the life of the process: a client that looked it up just before an epoch ended can still use it.
         self._token = entropy.bytes(32).hex()
 
@@ -159,14 +168,34 @@ class Taking:
         )
 
     def _recover(self, ownership: Ownership, ledger: Ledger) -> OwnedLog:
-        writer, report = recover(self._files, ownership, ledger, segment_bytes=self._settings.segment_bytes)
+        writer, report, checkpoints = recover(
+            self._files,
+            ownership,
+            ledger,
+            segment_bytes=self._settings.segment_bytes,
+            checkpoints=not self.whole_log,
+        )
+        self.whole_log = False
         try:
+            if ledger.unsaved_rows >= self._settings.checkpoint_rows:
+                # Now, while nobody waits for the loop: it may be all of the log.
+                self._checkpoint(ledger, writer, checkpoints)
             if self.listening[1]:
                 ownership.publish(Endpoint(*self.listening, self.tls))
         except BaseException:
             writer.abandon()
             raise
-        return OwnedLog(ownership, writer, report)
+        return OwnedLog(ownership, writer, report, checkpoints)
+
+    def _checkpoint(self, ledger: Ledger, writer: SegmentWriter, checkpoints: CheckpointWriter) -> None:
+        snapshot = ledger.snapshot()
+        try:
+            pages = checkpoints.write(snapshot, writer.last)
+        except OSError as error:
+            ledger.not_saved(snapshot)
+            logger.warning("a checkpoint was not written (%s); the log holds all that it would have said", error)
+        else:
+            ledger.saved(snapshot, pages)
 
     async def _beat(self, ownership: Ownership) -> None:
         while True:

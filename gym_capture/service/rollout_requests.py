@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,15 +10,19 @@ from types import MappingProxyType
 
 from gym_capture.errors import Fenced, GymCaptureError, OwnerUnavailable
 from gym_capture.model.entropy import Entropy
+from gym_capture.model.gaps import evidence_gaps
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.messages import MergeReply, PartsReply
 from gym_capture.model.rows import CURRENT, ClearRow
 from gym_capture.service.executor import Executor
+from gym_capture.service.paging import Paging
 from gym_capture.service.part_reader import needed_pieces, read_parts, read_records
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.tenure import Tenure
 from gym_capture.storage.files import Files
+
+_CLEARED_AT_ONCE = 1024
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 """No messages at hand."""
@@ -28,26 +33,32 @@ class RolloutRequests:
 
     Args:
         files: the capture directory.
+        paging: brings rollouts back into memory.
         readers: runs reads of stored parts.
         entropy: names clears that bring no name.
         counts: the service's counters; damaged records are counted there.
+        gaps: the gaps of each merge are counted there, by code.
     """
 
     def __init__(
         self,
         files: Files,
         tenure: Tenure,
+        paging: Paging,
         *,
         readers: Executor,
         entropy: Entropy,
         counts: Counter[str],
+        gaps: Counter[str],
         settings: OwnerSettings,
     ) -> None:
         self._files = files
         self._tenure = tenure
+        self._paging = paging
         self._readers = readers
         self._entropy = entropy
         self._counts = counts
+        self._gaps = gaps
         self._settings = settings
 
     async def merge(self, rollout_id: str, generation: int = CURRENT, issued: int = 0) -> MergeReply:
@@ -65,7 +76,7 @@ class RolloutRequests:
         validate_rollout_id(rollout_id)
         issued = max(0, min(issued, MAX_COUNT))
         while True:
-            await self._tenure.available()
+            await self._paging.available([rollout_id])
             self._fence(rollout_id, generation)
             # One step of the loop: the view holds exactly what lies before the merge's row in the log.
             journaled = self._tenure.journal([self._tenure.ledger.merge_row(rollout_id, issued)])
@@ -75,9 +86,12 @@ class RolloutRequests:
         found = await self._readers.run(partial(read_records, self._files, view.entries))
         if found.damaged:
             self._counts["damaged_records"] += found.damaged
-        return MergeReply(
-            rollout_id, view.generation, found.records, found.damaged + view.holes, view.reasons, view.outstanding
+        damaged = found.damaged + view.holes
+        gaps = evidence_gaps(
+            records=bool(found.records), damaged=damaged, incomplete=view.reasons, outstanding=view.outstanding
         )
+        self._gaps.update(gap["code"] for gap in gaps)
+        return MergeReply(rollout_id, view.generation, found.records, damaged, view.reasons, view.outstanding)
 
     async def clear(self, rollout_ids: Sequence[str], request: str) -> list[int]:
         """Begin the next generation of each rollout; returns their numbers, in order.
@@ -98,8 +112,16 @@ class RolloutRequests:
             )
         while True:
             await self._tenure.available()
-            rows = [ClearRow(rollout_id, request) for rollout_id in rollout_ids]
-            if not rows or await self._tenure.journal(rows):
+            rows: list[ClearRow] = []
+            journaled: list[asyncio.Future[bool]] = []
+            for start in range(0, len(rollout_ids), _CLEARED_AT_ONCE):
+                # What was captured of so many is in memory at once, and no more of it once they are cleared.
+                some = rollout_ids[start : start + _CLEARED_AT_ONCE]
+                await self._paging.available(some)
+                clears = [ClearRow(rollout_id, request) for rollout_id in some]
+                journaled.append(self._tenure.journal(clears))
+                rows += clears
+            if all([await each for each in journaled]):
                 return [row.generation for row in rows]
 
     async def read_parts(
@@ -115,7 +137,7 @@ class RolloutRequests:
             GymCaptureError: more than one message can hold; ask for fewer calls.
             OwnerUnavailable, Superseded: nothing can be read now.
         """
-        await self._tenure.available()
+        await self._paging.available([rollout_id])
         self._fence(rollout_id, generation)
         wanted = set(call_indexes)
         entries = [entry for entry in self._tenure.ledger.view(rollout_id).entries if entry.call_index in wanted]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isnan
@@ -76,6 +77,7 @@ class Session:
         "_calls",
         "_close",
         "_ended",
+        "_held",
         "_hold",
         "_send",
         "_service",
@@ -95,6 +97,7 @@ class Session:
         self._hold = hold
         self._ended = False
         self._calls: dict[int, Waiter | asyncio.Task[None]] = {}
+        self._held: deque[tuple[bytes, bytes]] | None = None
         self.client = b""
         self.place = ""
         self.heard = False
@@ -112,12 +115,22 @@ class Session:
             return
         if self.client and self._service.state is not State.SERVING:
             return  # an owner that ends takes nothing more; the client sends it again to the next one
+        if self._held is not None:
+            self._held.append((head, body))
+        else:
+            self._take(head, body)
+
+    def _take(self, head: bytes, body: bytes) -> None:
         try:
             message = decode_from_client(head)
             if not self.client:
                 self._hello(message)
             elif type(message) is Batch:
-                self._batch(message, body, len(head) + len(body))
+                missing = self._service.paging.missing(row.rollout for row in message.rows)
+                if missing:
+                    self._hold_back(missing, head, body)
+                else:
+                    self._batch(message, body, len(head) + len(body))
             else:
                 self._other(message)
         except ProtocolError as error:
@@ -125,6 +138,19 @@ class Session:
         except Exception as error:  # noqa: BLE001  # half of a batch may be applied: only the log knows what is true
             self._service.tenure.fail(error)
             self.end()
+
+    def _hold_back(self, missing: list[str], head: bytes, body: bytes) -> None:
+        """A batch is of rollouts that are not in memory: it waits for them, and all that comes after it waits too."""
+        self._held = deque([(head, body)])
+        self._service.paging.start(missing, self._go_on)
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None
+        while held and not self._ended and self._service.state is State.SERVING:
+            self._take(*held.popleft())
+            if self._held is not None:
+                self._held += held
+                return
 
     def broken(self, error: ProtocolError) -> None:
         """The connection carries something that it must not; it is counted and closed."""
@@ -231,7 +257,9 @@ class Session:
             raise ProtocolError(f"batch {batch.batch} cannot confirm batch {batch.confirmed}")
         rows = self._checked(batch, body)
         ref = FrameRef(ledger.last_sequence + 1, service.epoch)
-        now, wall = service.now(), service.clock.time()
+        now, wall, arrived = service.now(), service.clock.time(), service.clock.monotonic()
+        counts = ledger.counts
+        claims, commits = counts["claims"], counts["commits"]
         applied = ledger.apply_batch(self.client, batch.batch, batch.confirmed, rows, ref, now, wall)
         if isinstance(applied, Repeated):
             self._repeat(batch.batch, applied)
@@ -246,7 +274,9 @@ class Session:
             rollouts={row.rollout for row in rows},
         )
         service.connections.received(self, size)
-        service.commit.submit(frame, partial(self._answer, batch.batch, applied.results, size))
+        claims, commits = counts["claims"] - claims, counts["commits"] - commits
+        answer = partial(self._answer_first, batch.batch, applied.results, size, arrived, claims, commits)
+        service.commit.submit(frame, answer)
 
     def _checked(self, batch: Batch, body: bytes) -> Sequence[ClientRow]:
         """The batch's rows as the ledger may apply them."""
@@ -263,6 +293,14 @@ class Session:
         if damaged:
             damaged.pop((self.client, batch.batch), None)
         return rows
+
+    def _answer_first(
+        self, batch: int, results: list[Result], size: int, arrived: float, claims: int, commits: int, durable: bool
+    ) -> None:
+        if durable:
+            service = self._service
+            service.latency.add(service.clock.monotonic() - arrived, claims, commits)
+        self._answer(batch, results, size, durable)
 
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
         self._service.connections.answered(self, size)
@@ -343,7 +381,7 @@ class Session:
             if isinstance(request, Merge):
                 value = await service.merge(request.rollout, request.generation, request.issued)
             elif isinstance(request, Stats):
-                value = service.stats(request.rollout)
+                value = await service.stats_of(request.rollout)
             elif isinstance(request, ReadParts):
                 value, body = await service.read_parts(
                     request.rollout, request.generation, request.call_indexes, request.have

@@ -37,6 +37,8 @@ class OwnerSettings(msgspec.Struct, frozen=True, kw_only=True):
         send_buffer_bytes: replies that a client has not read; above it the client's calls are no longer read, and at
             four times as much (or a stall of `lease_s`) the connection is dropped.
         read_bytes: what one reply may hold of stored payloads.
+        checkpoint_rows: rows of the log (a claim and its commit are two) after which a checkpoint is written. What a
+            takeover has to read of the log is about as much, and what is held in memory of finished rollouts twice.
     """
 
     lease_s: float = 6.0
@@ -54,6 +56,7 @@ class OwnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     hello_s: float = 10.0
     send_buffer_bytes: int = 16 * _MIB
     read_bytes: int = 256 * _MIB
+    checkpoint_rows: int = 8192
 
     def checked(self) -> OwnerSettings:
         """These settings.

@@ -41,8 +41,10 @@ def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, 
             }
             for claim in oldest
         ],
-        "rollouts": len(ledger.rollouts),
-        "incomplete_rollouts": sum(1 for rollout in ledger.rollouts.values() if _is_incomplete(rollout)),
+        "rollouts": len(ledger.rollouts) + len(ledger.archived),
+        "incomplete_rollouts": ledger.archived.incomplete
+        + sum(1 for rollout in ledger.rollouts.values() if rollout.incomplete),
+        "rollouts_in_memory": len(ledger.rollouts),
         "late": ledger.late,
         "counts": dict(sorted(ledger.counts.items())),
         "rows_without_token": ledger.counts["rows_without_token"],
@@ -61,20 +63,18 @@ def service_stats(service: CaptureService, rollout_id: str | None) -> dict[str, 
             "frames": counters.frames,
             "bytes": counters.bytes,
             "segment": tenure.log.writer.segment.file if tenure.log else None,
-            "mean_group_ms": round(1000 * counters.seconds / groups, 3) if groups else None,
+            "mean_group_ms": round(1000 * counters.latency.seconds / groups, 3) if groups else None,
             "frames_per_sync": round(counters.frames / groups, 2) if groups else None,
         },
+        "checkpoints": dict(sorted(tenure.checkpoint_counts.items())),
         "reopened": tenure.reopened,
         "last_failure": tenure.last_failure,
         "recovery": service.report.summary() if service.report else None,
     }
     if rollout_id is not None:
         stats["rollout"] = _rollout_stats(rollout_id, ledger.rollouts.get(rollout_id))
+        stats["rollout"]["known"] |= rollout_id in ledger.archived
     return stats
-
-
-def _is_incomplete(rollout: RolloutState) -> bool:
-    return bool(rollout.reasons) or (rollout.issued > rollout.next_index and rollout.view().reasons is not None)
 
 
 def _rollout_stats(rollout_id: str, rollout: RolloutState | None) -> dict[str, Any]:

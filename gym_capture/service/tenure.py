@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from gym_capture.model.codec import FrameKind, FrameRef, PendingFrame, encode_ro
 from gym_capture.model.entropy import Entropy
 from gym_capture.model.ledger import Ledger, Settled
 from gym_capture.model.rows import Row, rollouts_of
+from gym_capture.service.checkpointing import Checkpointing
 from gym_capture.service.executor import Executor
 from gym_capture.service.group_commit import CommitCounters, GroupCommit
 from gym_capture.service.owned_log import OwnedLog, Taking
@@ -63,6 +65,7 @@ class Tenure:
         counters: over all epochs.
         reopened: how often the directory was taken anew after a failed write.
         last_failure: of what kind the last one was.
+        checkpoint_counts: what became of checkpoints, over all epochs.
     """
 
     commit: GroupCommit
@@ -75,6 +78,7 @@ class Tenure:
         *,
         clock: Clock,
         executor: Executor,
+        readers: Executor,
         entropy: Entropy,
         events: Events,
     ) -> None:
@@ -89,6 +93,7 @@ class Tenure:
         self._settings = settings
         self._clock = clock
         self._executor = executor
+        self._readers = readers
         self._entropy = entropy
         self._events = events
         self._groups_before = 0
@@ -96,6 +101,8 @@ class Tenure:
         self._reopen_pause = 0.0
         self._reopening: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._checkpointing: Checkpointing | None = None
+        self.checkpoint_counts: Counter[str] = Counter()
 
     @property
     def epoch(self) -> int:
@@ -210,6 +217,9 @@ class Tenure:
             counters=self.counters,
         )
         self._set(State.SERVING)
+        self._checkpointing = Checkpointing(
+            ledger, self.commit, log.checkpoints, self._readers, self._settings.checkpoint_rows, self.checkpoint_counts
+        )
         self._events.rebuilt(ledger)
         return log.report
 
@@ -221,10 +231,13 @@ class Tenure:
 
     async def _stop(self) -> None:
         serving = self.state is State.SERVING
+        checkpointing = self._checkpointing
         self._set(State.STOPPING)
         written = serving and await self.commit.flush()
         if serving:
             self.commit.abort()
+        if checkpointing is not None:
+            await checkpointing.idle()
         if self._reopening is not None:
             await asyncio.wait([self._reopening])
         if self.log is not None:
@@ -240,9 +253,20 @@ class Tenure:
         settled = self.ledger.durable(sequence)
         if settled.rollouts:
             self._events.settled(settled, self._groups_before + group)
+        if self._checkpointing is not None:
+            self._checkpointing.look()
+
+    def distrust_checkpoints(self, error: BaseException | None) -> None:
+        """A page of a checkpoint cannot be read: take the directory anew, from its log alone."""
+        self._taking.whole_log = True
+        self.checkpoint_counts["damaged_pages"] += 1
+        self.fail(OwnerUnavailable(f"a checkpoint cannot be read ({error}); the log holds all that it said"))
 
     def _set(self, state: State) -> None:
         self.state = state
+        if state is not State.SERVING and self._checkpointing is not None:
+            self._checkpointing.end()
+            self._checkpointing = None
         if state in (State.NEW, State.REOPENING):
             self._decided.clear()
         else:

@@ -21,6 +21,7 @@ COPY_APPEND = "copy-append"
 COPY_SYNC = "copy-sync"
 CUT_APPEND = "cut-append"
 CUT_SYNC = "cut-sync"
+CHECKPOINT = "checkpoint"
 """Labels that callers give to the calls of `Files` and `AppendFile`."""
 
 REPAIR_ASIDE = "repair-aside"
@@ -69,7 +70,7 @@ def after(name: str) -> str:
 
 
 STEPS: tuple[str, ...] = (
-    *(step(label, name) for label in (RUN, EPOCH, TOKEN) for name in CREATE_STEPS),
+    *(step(label, name) for label in (RUN, EPOCH, TOKEN, CHECKPOINT) for name in CREATE_STEPS),
     *(step(label, name) for label in (OWNER, STOP) for name in REPLACE_STEPS),
     *(step(SEGMENT, name) for name in CREATE_APPEND_STEPS),
     COPY_APPEND,

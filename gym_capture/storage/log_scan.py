@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
@@ -41,6 +41,21 @@ class DamagedHeads(NamedTuple):
     others: bool = False
 
 
+class LogStart(NamedTuple):
+    """Where a scan begins instead of at the very first frame: behind what a checkpoint holds.
+
+    Fields: the `segment` in which the checkpoint's last frame lies, `start` and `end` of that frame and its `sequence`
+    (it is read, and not given out), the frames `seen` up to it, and the `rollouts` that its segment may have rows of.
+    """
+
+    segment: SegmentName
+    start: int
+    end: int
+    sequence: int
+    seen: SequenceSet
+    rollouts: Collection[str]
+
+
 class _SegmentPass:
     """How far one segment was read, and what that showed."""
 
@@ -68,21 +83,25 @@ class LogScan:
     Args:
         files: the capture directory.
         plan: which bytes count; by default collected now.
+        start: where to begin; None: at the very beginning.
 
     Attributes:
+        met_start: whether the frame that `start` names was met where it should be.
         report: what was found so far.
         run: the run's 16-byte uuid as the segments' headers say it, or None.
         last_sequence: the highest sequence seen.
         seen: the frames seen, by epoch and sequence.
     """
 
-    def __init__(self, files: Files, plan: LogPlan | None = None) -> None:
+    def __init__(self, files: Files, plan: LogPlan | None = None, start: LogStart | None = None) -> None:
         self._files = files
         self.plan = plan or plan_log(files)
         self.report = RecoveryReport()
         self.run: bytes | None = None
-        self.last_sequence = 0
-        self.seen = SequenceSet()
+        self._begin = start
+        self.met_start = start is None
+        self.last_sequence = start.sequence if start is not None else 0
+        self.seen = start.seen if start is not None else SequenceSet()
         self._passes: dict[SegmentName, _SegmentPass] = {}
         self._after_gap: Literal["", "damage", "filler"] = ""
 
@@ -107,6 +126,8 @@ class LogScan:
             self._after_gap = ""
             for number in self.plan.walk(epoch):
                 name = SegmentName(epoch, number)
+                if self._begin is not None and name < self._begin.segment:
+                    continue
                 if name in self.plan.sizes:
                     yield from self._read(name)
                 elif name not in self._passes:
@@ -121,6 +142,9 @@ class LogScan:
         if done is None:
             done = self._passes[name] = _SegmentPass(name)
             self.report.segments += 1
+            if self._begin is not None and name == self._begin.segment:
+                done.at = self._begin.start
+                done.rollouts = dict.fromkeys(self._begin.rollouts, 0)
         if not done.started and not self._start(done, read_at):
             return
         # What stood in a segment that is gone may concern those before it and those after it.
@@ -232,6 +256,9 @@ class LogScan:
                 report.fillers.append(Place(done.name, item.offset, head.total_bytes))
                 continue
             self._note_rows(done, item.rows)
+            if self._begin is not None and done.name == self._begin.segment and item.end <= self._begin.end:
+                self.met_start |= (item.end, head.sequence) == (self._begin.end, self._begin.sequence)
+                continue
             report.frames += 1
             report.rows += head.rows
             report.bytes += head.total_bytes

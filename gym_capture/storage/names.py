@@ -34,6 +34,7 @@ _SEALED_FOLDER = re.compile(r"sealed-([0-9]{8,10})")
 _EPOCH = re.compile(r"epoch-([0-9]{8,10})")
 _SEGMENT = re.compile(r"segment-([0-9]{8,10})-([0-9]{8,10})\.log")
 
+_CHECKPOINT = re.compile(r"index-([0-9]{8,10})-([0-9]{8,10})")
 _BEAT_OR_TOKEN = re.compile(r"(beat|token)-([0-9]{8,10})")
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9.-]+\.(repair|[0-9a-f]{8})\.tmp")
 
@@ -51,6 +52,18 @@ class SegmentName(NamedTuple):
     def file(self) -> str:
         """The file's name."""
         return f"segment-{self.epoch:08d}-{self.number:08d}.log"
+
+
+class CheckpointName(NamedTuple):
+    """Which checkpoint a file is: the `epoch` of its owner, and its `number` there. Sorts in order of writing."""
+
+    epoch: int
+    number: int
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"index-{self.epoch:08d}-{self.number:08d}"
 
 
 def shard_folder(shard: int) -> str:
@@ -115,6 +128,13 @@ def segments_in(names: Iterable[str]) -> list[SegmentName]:
     return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
 
 
+def checkpoints_in(names: Iterable[str]) -> list[CheckpointName]:
+    """Every checkpoint, the oldest first."""
+    found = [CheckpointName(int(match[1]), int(match[2])) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    listed = set(names)
+    return sorted(each for each in set(found) if each.file in listed and max(each) <= _MOST)
+
+
 def is_shard(name: str) -> bool:
     """Whether it is the folder of a shard."""
     return _SHARD.fullmatch(name) is not None
@@ -123,7 +143,8 @@ def is_shard(name: str) -> bool:
 def is_ours(name: str) -> bool:
     """Whether a file or folder of a capture directory has a name that is listed here, other than NeMo Gym's."""
     return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED) or any(
-        pattern.fullmatch(name) for pattern in (_SHARD, _SEALED_FOLDER, _EPOCH, _BEAT_OR_TOKEN, _SEGMENT, _TEMPORARY)
+        pattern.fullmatch(name)
+        for pattern in (_SHARD, _SEALED_FOLDER, _EPOCH, _BEAT_OR_TOKEN, _SEGMENT, _CHECKPOINT, _TEMPORARY)
     )
 
 

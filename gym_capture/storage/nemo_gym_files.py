@@ -14,11 +14,8 @@ from gym_capture.storage.nemo_gym import call_of_line, read_nemo_gym_lines, spli
 
 
 def log_knows(state: RolloutState | None) -> bool:
-    """Whether the log knows a rollout, so that it alone counts and not what lies beside it.
-
-    A merge alone is no knowledge: it may have been of what lies beside the log.
-    """
-    return state is not None and bool(state.generation or state.next_index or state.open or state.reasons)
+    """Whether the log knows a rollout, so that it alone counts and not what lies beside it."""
+    return state is not None and state.known
 
 
 class NemoGymFiles:

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gym_capture.errors import FormatError, Superseded
 from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, PendingFrame, encode_rows
+from gym_capture.model.ledger import Ledger
 from gym_capture.model.rollout_state import DAMAGED
 from gym_capture.model.rows import (
     CommitRow,
@@ -34,14 +36,16 @@ from gym_capture.model.rows import (
     rollouts_of,
 )
 from gym_capture.storage import fault_points, names
+from gym_capture.storage.checkpoint_writer import CheckpointWriter
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
 from gym_capture.storage.log_reader import Damage, Frame, never_written, read_frames, segment_source
-from gym_capture.storage.log_scan import LogFold, LogScan, note_rollouts, replay_log
+from gym_capture.storage.log_scan import LogFold, LogScan, note_rollouts
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.parts import part_intact, parts_of, read_body
 from gym_capture.storage.recovery_report import Place, RecoveryReport
+from gym_capture.storage.resume import open_log
 from gym_capture.storage.segments import SEGMENT_BYTES, SegmentWriter, owner_frame
 
 _COPY_BYTES = 16 * 1024 * 1024
@@ -59,21 +63,35 @@ class _Tail:
     torn: list[Place] = field(default_factory=list)
 
 
-def recover(
-    files: Files, ownership: Ownership, fold: LogFold, *, segment_bytes: int = SEGMENT_BYTES
-) -> tuple[SegmentWriter, RecoveryReport]:
-    """Replay the log into `fold` and open it for this epoch.
+class Recovered(NamedTuple):
+    """A log open for its new owner, what was found in it, and who writes its checkpoints from now on."""
 
-    Blocks for as long as reading all heads takes; keep `ownership.beat()` going meanwhile.
+    writer: SegmentWriter
+    report: RecoveryReport
+    checkpoints: CheckpointWriter
+
+
+def recover(
+    files: Files,
+    ownership: Ownership,
+    ledger: Ledger,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    checkpoints: bool = True,
+) -> Recovered:
+    """Replay the log into `ledger` and open it for this epoch.
+
+    Blocks for as long as reading all heads behind the last checkpoint takes; keep `ownership.beat()` going meanwhile.
 
     Args:
         files: the capture directory.
         ownership: an epoch just taken; an epoch recovers once (after a failure take the next one).
-        fold: fresh; afterwards it holds what the log holds, the new epoch's opening included.
+        ledger: fresh; afterwards it holds what the log holds, the new epoch's opening included.
         segment_bytes: see `SegmentWriter`.
+        checkpoints: False: read the whole log, whatever checkpoints say.
 
     Returns:
-        The writer (continue with sequence `writer.last_sequence + 1`), and what was found.
+        The writer (continue with sequence `writer.last_sequence + 1`), what was found, and the checkpoints' writer.
 
     Raises:
         Superseded: another owner took the directory meanwhile.
@@ -90,8 +108,9 @@ def recover(
     tails = [_find_tail(files, plan, earlier, may_have_opened=earlier == uncut[0]) for earlier in uncut]
     for tail in tails:
         plan.cuts[tail.cut.epoch] = tail.cut
-    scan = LogScan(files, plan)
-    replay_log(scan, fold)
+    concerned = {rollout for tail in tails for frame in tail.frames for rollout in rollouts_of(frame.rows)}
+    concerned.update(*(tail.rollouts for tail in tails if tail.damages))
+    scan, fold, checkpoint = open_log(files, plan, ledger, checkpoints=checkpoints, needed=concerned)
     if scan.run is not None and scan.run != ownership.run.bytes:
         raise FormatError(
             f"the segments in {files.directory} belong to run {scan.run.hex()}, its {names.RUN} file says "
@@ -106,7 +125,9 @@ def recover(
     except BaseException:
         writer.abandon()
         raise
-    return writer, scan.report
+    first = scan.last_sequence + 1
+    checkpoint_writer = CheckpointWriter(files, ownership.run.bytes, epoch, scan.seen, first, checkpoint)
+    return Recovered(writer, scan.report, checkpoint_writer)
 
 
 def _find_tail(files: Files, plan: LogPlan, epoch: int, *, may_have_opened: bool) -> _Tail:

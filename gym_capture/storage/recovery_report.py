@@ -33,6 +33,8 @@ class RecoveryReport:
         affected: rollouts that may have lost rows in the damaged places; they are marked incomplete.
         broken_parts: payload parts found damaged while copying the last group of an earlier owner.
         copied: frames that this recovery copied into its own segment.
+        checkpoint: the checkpoint (one of each shard at most) behind which reading began; what lies before it was not
+            looked at. Empty: none.
     """
 
     segments: int = 0
@@ -49,6 +51,7 @@ class RecoveryReport:
     affected: set[str] = field(default_factory=set)
     broken_parts: int = 0
     copied: int = 0
+    checkpoint: str = ""
 
     def __add__(self, other: RecoveryReport) -> RecoveryReport:
         """What both found, of another shard's log say."""
@@ -62,6 +65,8 @@ class RecoveryReport:
     def summary(self) -> str:
         """One line for a log or a terminal."""
         parts = [f"{self.frames} frames, {self.rows} rows, {self.bytes} bytes in {self.segments} segments"]
+        if self.checkpoint:
+            parts.append(f"read behind {self.checkpoint}")
         if self.copied:
             parts.append(f"{self.copied} frames copied from an earlier owner")
         if self.tears:
@@ -87,4 +92,6 @@ class RecoveryReport:
 
 def _both(one: RecoveryReport, other: RecoveryReport, name: str) -> Any:
     found, more = getattr(one, name), getattr(other, name)
+    if isinstance(found, str):
+        return ", ".join(filter(None, (found, more)))
     return found | more if isinstance(found, set) else found + more

@@ -21,10 +21,11 @@ from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.model.ledger import Ledger
 from gym_capture.storage import fault_points, names
+from gym_capture.storage.checkpoint_audit import CheckpointAudit
 from gym_capture.storage.file_checks import FileDamage, check_files, check_marker
 from gym_capture.storage.files import MendableFiles
 from gym_capture.storage.log_plan import plan_log
-from gym_capture.storage.log_scan import LogScan
+from gym_capture.storage.log_scan import DamagedHeads, LogScan
 from gym_capture.storage.mends import MIN_FILLER_BYTES, Mend, find_mends, mended_bytes
 from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS, OwnerIdentity, Wait, moving_epoch, read_owner
 from gym_capture.storage.ownership import Ownership
@@ -49,7 +50,8 @@ class RepairReport:
         epoch: the epoch that it took; 0 when there was nothing to mend.
         segments: those written anew (or, where the file was gone, made).
         files: the small files written anew, or removed for the next owner to write.
-        quarantined: where the originals are now, relative to the directory.
+        quarantined: where the originals are now, relative to the directory. Checkpoints that did not say what the log
+            says are there only: the next owner writes others.
     """
 
     epoch: int = 0
@@ -91,21 +93,42 @@ def repair(
         return RepairReport()  # nobody ever owned it: there is no log
     _refuse_if_live(files, wait, beat_s)
     damaged, mendable = _look(files)
-    if not damaged and not mendable:
-        return RepairReport()
     report = RepairReport()
+    if damaged or mendable:
+        marker = RunMarker("", FORMAT_VERSION, shards, shard)
+        _mend(files, identity, beating, damaged, marker, report, clock or SystemClock(), wait, beat_s, new_token)
+    for bad in _contradicting(files):
+        # A cache: who finds it gone reads the log, so this needs no epoch.
+        report.quarantined.append(files.set_aside(bad.file, fault_points.REPAIR_ASIDE))
+        files.remove(bad.file)
+    return report
+
+
+def _mend(
+    files: MendableFiles,
+    identity: OwnerIdentity,
+    beating: Callable[[Ownership], AbstractContextManager[object]],
+    damaged: list[FileDamage],
+    marker: RunMarker,
+    report: RepairReport,
+    clock: Clock,
+    wait: Wait,
+    beat_s: float,
+    new_token: Callable[[], str],
+) -> None:
+    """Take an epoch, and write anew what is damaged of the log and of the small files."""
     for damage in damaged:
         if damage.file == names.RUN:
-            _restore_run(files, RunMarker("", FORMAT_VERSION, shards, shard), report)
+            _restore_run(files, marker, report)
         elif damage.file == names.OWNER:
             # Taking an epoch reads it, and writes it anew.
             report.quarantined.append(files.set_aside(names.OWNER, fault_points.REPAIR_ASIDE))
             report.files.append(names.OWNER)
             files.remove(names.OWNER)
-    ownership = Ownership.take(files, identity, clock or SystemClock(), wait=wait, beat_s=beat_s, new_token=new_token)
+    ownership = Ownership.take(files, identity, clock, wait=wait, beat_s=beat_s, new_token=new_token)
     report.epoch = ownership.epoch
     with beating(ownership):
-        writer, _ = recover(files, ownership, Ledger())
+        writer = recover(files, ownership, Ledger(), checkpoints=False).writer
         try:
             for mend in list(find_mends(files, plan_log(files))):
                 _mend_segment(files, ownership, mend, report)
@@ -116,7 +139,23 @@ def repair(
         finally:
             writer.abandon()
     ownership.release(writer.segment.number, writer.position)
-    return report
+
+
+def _contradicting(files: MendableFiles) -> list[FileDamage]:
+    """The checkpoints that do not say what the log, as it is now, says."""
+    if not names.checkpoints_in(files.names()):
+        return []
+    scan, ledger = LogScan(files), Ledger()
+    audit = CheckpointAudit(files, scan.plan)
+    for item in scan:
+        if isinstance(item, DamagedHeads):
+            ledger.replay_damage(item.rollouts, others=item.others)
+            audit.damaged(item.segment)
+        else:
+            ledger.replay(item.head, item.rows, item.ref)
+            audit.met(item, ledger, scan.run)
+    audit.finish()
+    return audit.damages
 
 
 def _refuse_if_live(files: MendableFiles, wait: Wait, beat_s: float) -> None:

@@ -121,7 +121,8 @@ def seal_log(
 def _write(files: PosixFiles, dataset: PosixFiles, report: SealReport, as_it_is: bool) -> None:
     """Write what the log holds, and read it back before anybody goes by it."""
     # The dataset's folder has nothing of NeMo Gym's: what lies beside the log stays there.
-    log = ShardStore(files, NemoGymFiles(dataset))
+    # All of the log is read: nobody looks at damage that lies behind a checkpoint, and the log is about to go.
+    log = ShardStore(files, NemoGymFiles(dataset), checkpoints=False)
     report.lost = log.outstanding()
     if not as_it_is and (report.lost or log.report.damaged):
         raise _unsettled(files, report.lost, log.report.damaged)
@@ -197,6 +198,9 @@ def _leave(files: PosixFiles, ownership: Ownership, folder: str) -> None:
 
 
 def _remove_segments(files: PosixFiles, report: SealReport) -> None:
+    # The checkpoints first, oldest last: none is left that speaks of a log which is gone.
+    for checkpoint in reversed(names.checkpoints_in(files.names())):
+        files.remove(checkpoint.file)
     for name in names.segments_in(files.names()):
         report.log_bytes += files.size(name.file)
         files.reach(before(fault_points.SEALED_REMOVE))

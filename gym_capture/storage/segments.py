@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from gym_capture.errors import OwnerUnavailable
 from gym_capture.model.codec import (
@@ -30,6 +31,14 @@ SEAL_SEQUENCE = 0
 """Sequence of the writer's own seal frames: they say the same however often they are read, so none is a copy."""
 
 
+class FramePlace(NamedTuple):
+    """Where a frame lies: the segment's number in its epoch, and the frame's first byte and the one after its last."""
+
+    segment: int
+    start: int
+    end: int
+
+
 class SegmentWriter:
     """The one writer of an epoch's segments. Not safe for threads: one call at a time, in the owner's executor.
 
@@ -42,6 +51,9 @@ class SegmentWriter:
         run: the run's 16-byte uuid.
         epoch: the writer's epoch.
         segment_bytes: a segment of this length is finished before the next group.
+
+    Attributes:
+        last: where the frame that was appended last lies.
     """
 
     def __init__(
@@ -56,6 +68,7 @@ class SegmentWriter:
         self._run = run
         self.epoch = epoch
         self.last_sequence = 0
+        self.last = FramePlace(0, 0, 0)
         self._segment_bytes = segment_bytes
         self._cuts: list[CutRow] = []
         self._file: AppendFile | None = None
@@ -165,7 +178,8 @@ class SegmentWriter:
                 frame.ref.epoch = self.epoch
                 frame.ref.segment = self._number
                 frame.ref.body_offset = at + FRAME_HEAD_BYTES + len(frame.rows)
-                at = frame.ref.body_offset + body_bytes
+                start, at = at, frame.ref.body_offset + body_bytes
+                self.last = FramePlace(self._number, start, at)
                 self.last_sequence = max(self.last_sequence, frame.ref.sequence)
                 self._rollouts.update(frame.rollouts)
             self._unsynced = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
 
 class SequenceSet:
@@ -11,6 +12,19 @@ class SequenceSet:
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = {}
         self._ends: dict[int, list[int]] = {}
+
+    @classmethod
+    def of(cls, runs: Mapping[int, Sequence[tuple[int, int]]]) -> SequenceSet:
+        """A set made of its `runs`."""
+        made = cls()
+        for epoch, each in runs.items():
+            made._starts[epoch] = [start for start, _ in each]
+            made._ends[epoch] = [end for _, end in each]
+        return made
+
+    def runs(self) -> dict[int, list[tuple[int, int]]]:
+        """The first and last sequence of each run, by epoch."""
+        return {epoch: list(zip(starts, self._ends[epoch], strict=True)) for epoch, starts in self._starts.items()}
 
     def has(self, epoch: int, sequence: int) -> bool:
         """Whether it was added."""

@@ -12,19 +12,17 @@ from gym_capture.model.captured import CapturedCall, CapturedRollout, captured_p
 from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS, encode_fields, open_exchange, payloads_of
 from gym_capture.model.ids import validate_rollout_id
-from gym_capture.model.ledger import Ledger
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.record import derive_fields, record_view
 from gym_capture.model.rollout_state import Entry, RolloutState, RolloutView
 from gym_capture.model.rows import PartKind
 from gym_capture.model.verifiers import verifier_declaration
 from gym_capture.storage.files import Files
-from gym_capture.storage.log_plan import plan_log
-from gym_capture.storage.log_scan import LogScan, replay_log
+from gym_capture.storage.log_view import LogView
 from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
 from gym_capture.storage.parts import Messages, open_one_part, open_parts
 from gym_capture.storage.recovery_report import RecoveryReport
-from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord, claim_of, standing_of
+from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
 from gym_capture.storage.verify import VerifyReport, verify_log
 
 _RECORD, _META = int(PartKind.RECORD), int(PartKind.META)
@@ -40,15 +38,16 @@ class ShardStore:
     Args:
         files: the shard's directory.
         beside: NeMo Gym's files of its rollouts.
+        checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
         FormatError: the log is of another version.
     """
 
-    def __init__(self, files: Files, beside: NemoGymFiles) -> None:
+    def __init__(self, files: Files, beside: NemoGymFiles, *, checkpoints: bool = True) -> None:
         self._files = files
         self._nemo_gym = beside
-        self._load()
+        self._log = LogView(files, checkpoints=checkpoints)
 
     @property
     def folder(self) -> str:
@@ -58,35 +57,23 @@ class ShardStore:
     @property
     def report(self) -> RecoveryReport:
         """What reading the log found so far."""
-        return self._scan.report
+        return self._log.report
 
     def refresh(self) -> None:
         """Take in what was appended since: only that is read, unless another owner has taken over."""
-        plan = plan_log(self._files, known=self._scan.plan)
-        if not self._scan.goes_on(plan):
-            self._load()
-            return
-        self._scan.proceed(plan)
-        replay_log(self._scan, self._ledger)
-
-    def _load(self) -> None:
-        self._scan = LogScan(self._files)
-        self._ledger = Ledger()
-        replay_log(self._scan, self._ledger)
+        self._log.refresh()
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
-        in_log = {state.id for state in self._ledger.rollouts.values() if _has_evidence(state)}
-        beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
-        return sorted(in_log | beside)
+        return sorted(self._log.with_evidence() | self._beside())
 
     def standings(self) -> list[RolloutStanding]:
         """How every rollout stands, sorted by id: those, too, that were begun (cleared, merged) and have nothing.
 
         No record is read, and no file of NeMo Gym's.
         """
-        beside = {name for name in self._nemo_gym.rollout_ids() if self._in_log(name) is None}
-        found = [standing_of(state) for state in self._ledger.rollouts.values() if state.id not in beside]
+        beside = self._beside()
+        found = [standing for standing in self._log.standings() if standing.rollout_id not in beside]
         found += map(self._standing_beside, beside)
         found.sort(key=itemgetter(0))
         return found
@@ -94,12 +81,9 @@ class ShardStore:
     def standing(self, rollout_id: str) -> RolloutStanding:
         """How one rollout stands; one that is nowhere has nothing."""
         validate_rollout_id(rollout_id)
-        state = self._ledger.rollouts.get(rollout_id)
-        if self._in_log(rollout_id) is None and self._nemo_gym.has(rollout_id):
+        if not self._log.knows(rollout_id) and self._nemo_gym.has(rollout_id):
             return self._standing_beside(rollout_id)
-        if state is None:
-            return RolloutStanding(rollout_id, 0, 0, reasons=self._ledger.view(rollout_id).reasons)
-        return standing_of(state)
+        return self._log.standing(rollout_id)
 
     def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
         """The RECORD parts of a rollout's calls, from call index `first` on; its holes are left out.
@@ -128,32 +112,32 @@ class ShardStore:
 
     def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
         """The claims that are open, of one rollout or (None) of the whole run, the oldest first."""
-        if rollout_id is None:
-            claims = [claim_of(claim) for claim in self._ledger.open_claims()]
-        else:
-            state = self._ledger.rollouts.get(validate_rollout_id(rollout_id))
-            claims = [] if state is None else [claim_of(claim) for claim in state.open.values()]
+        claims = self._log.open_claims(None if rollout_id is None else validate_rollout_id(rollout_id))
         return sorted(claims, key=lambda claim: (claim.opened_at, claim.rollout_id, claim.model_call_id))
 
     def knows(self, rollout_id: str) -> bool:
         """Whether there is anything of this rollout, be it its clearing."""
         validate_rollout_id(rollout_id)
-        return self._in_log(rollout_id) is not None or self._nemo_gym.has(rollout_id)
+        return self._log.knows(rollout_id) or self._nemo_gym.has(rollout_id)
+
+    def generation(self, rollout_id: str) -> int:
+        """The rollout's current generation, 0 until it is first cleared."""
+        return self._log.generation(rollout_id)
 
     def view(self, rollout_id: str) -> RolloutView:
-        """What the ledger says of a rollout."""
-        return self._ledger.view(rollout_id)
+        """What the log says of a rollout; an unknown one is empty."""
+        return self._log.view(rollout_id)
 
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether evidence is known to be missing."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             return self._nemo_gym.is_incomplete(rollout_id)
-        return self._ledger.view(rollout_id).reasons is not None
+        return self._log.is_incomplete(rollout_id)
 
     def outstanding(self, rollout_id: str | None = None) -> int:
         """Claims that are open, of one rollout or (None) of the whole run."""
-        return self._ledger.outstanding if rollout_id is None else self._ledger.outstanding_of(rollout_id)
+        return self._log.outstanding if rollout_id is None else self._log.outstanding_of(rollout_id)
 
     def read(self, rollout_id: str) -> list[dict[str, Any]]:
         """The exchanges as they were committed, in call order.
@@ -189,7 +173,7 @@ class ShardStore:
             calls, lines = self._nemo_gym.calls(rollout_id, strict=strict)
             reasons: dict[str, int] | None = {} if self._nemo_gym.is_incomplete(rollout_id) else None
             return CapturedRollout(rollout_id, 0, calls, lines, reasons)
-        view = self._ledger.view(rollout_id)
+        view = self._log.view(rollout_id)
         indexes = len(view.entries) + view.holes
         return CapturedRollout(
             rollout_id, view.generation, self._calls(view.entries, texts), indexes, view.reasons, view.outstanding
@@ -235,7 +219,7 @@ class ShardStore:
             DamagedLog: it is damaged.
         """
         kind = PAYLOADS[payload]
-        for entry in self._ledger.view(rollout_id).entries:
+        for entry in self._log.view(rollout_id).entries:
             if entry.call_index == call_index:
                 for _, data in self._opened(rollout_id, entry, Messages(self._files), kind):
                     return data
@@ -249,7 +233,7 @@ class ShardStore:
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             return self._nemo_gym_evidence(rollout_id, include_payloads)
-        view = self._ledger.view(rollout_id)
+        view = self._log.view(rollout_id)
         records: list[tuple[int, bytes]] = []
         payloads: dict[int, Mapping[str, Any]] = {}
         damaged = view.holes
@@ -281,8 +265,11 @@ class ShardStore:
         return verify_log(self._files, self._nemo_gym)
 
     def _in_log(self, rollout_id: str) -> RolloutState | None:
-        state = self._ledger.rollouts.get(rollout_id)
+        state = self._log.state(rollout_id)
         return state if log_knows(state) else None
+
+    def _beside(self) -> set[str]:
+        return {name for name in self._nemo_gym.rollout_ids() if not self._log.knows(name)}
 
     def _standing_beside(self, rollout_id: str) -> RolloutStanding:
         return RolloutStanding(rollout_id, 0, None, reasons={} if self._nemo_gym.is_incomplete(rollout_id) else None)
@@ -296,9 +283,9 @@ class ShardStore:
 
     def _lies_beside(self, rollout_id: str) -> bool:
         """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
-        if self._in_log(rollout_id) is not None:
+        if self._log.knows(rollout_id):
             return False
-        return not self._ledger.others_damaged or self._nemo_gym.has(rollout_id)
+        return not self._log.others_damaged or self._nemo_gym.has(rollout_id)
 
     def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
         validate_rollout_id(rollout_id)
@@ -341,7 +328,3 @@ class ShardStore:
             damaged=damaged,
             incomplete=incomplete,
         )
-
-
-def _has_evidence(state: RolloutState) -> bool:
-    return bool(state.next_index or state.open or state.reasons)

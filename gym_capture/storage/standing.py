@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gym_capture.model.pages import ArchivedPage
 from gym_capture.model.rollout_state import Claim, RolloutState
 
 
@@ -65,6 +66,11 @@ def standing_of(state: RolloutState) -> RolloutStanding:
     return RolloutStanding(
         state.id, state.generation, state.next_index, state.holes, reasons, len(state.open), state.late
     )
+
+
+def standing_of_page(rollout_id: str, archived: ArchivedPage) -> RolloutStanding:
+    """How a rollout stands that is on disk only and of which there is nothing more to say (`ArchivedPage.plain`)."""
+    return RolloutStanding(rollout_id, archived.generation, archived.calls)
 
 
 def claim_of(claim: Claim) -> OpenClaim:

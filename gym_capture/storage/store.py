@@ -42,6 +42,7 @@ class CaptureStore:
 
     Args:
         directory: the absolute path, or `Files`.
+        checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
         ShardGiven: it is one shard of a run's.
@@ -50,8 +51,9 @@ class CaptureStore:
         MissingExtra: the run was sealed, and pyarrow is not installed.
     """
 
-    def __init__(self, directory: str | Path | Files) -> None:
+    def __init__(self, directory: str | Path | Files, *, checkpoints: bool = True) -> None:
         self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
+        self._checkpoints = checkpoints
         self._load()
 
     def _load(self) -> None:
@@ -63,7 +65,7 @@ class CaptureStore:
         files, beside = self._directories[shard], NemoGymFiles(self._files, shard, len(self._directories))
         folder = sealed_in(files)
         try:
-            found = ShardStore(files, beside) if folder is None else None
+            found = ShardStore(files, beside, checkpoints=self._checkpoints) if folder is None else None
         except OSError:
             found = None
             if (folder := sealed_in(files)) is None:
@@ -111,6 +113,9 @@ class CaptureStore:
                 return answer
         return ask(self._shards[shard])
 
+    def _all(self, ask: Callable[[ShardStore | SealedShard], _Answer]) -> list[_Answer]:
+        return [self._asked(shard, ask) for shard in range(len(self._shards))]
+
     # -- the run ------------------------------------------------------------------------------------------------
 
     @property
@@ -133,27 +138,27 @@ class CaptureStore:
 
     def rollout_ids(self) -> list[str]:
         """Every id that has evidence (or is marked), sorted; cleared ones with nothing since are forgotten."""
-        return sorted(rollout_id for shard in self._shards for rollout_id in shard.rollout_ids())
+        return sorted(rollout_id for ids in self._all(lambda each: each.rollout_ids()) for rollout_id in ids)
 
     def standings(self) -> list[RolloutStanding]:
         """How every rollout stands, sorted by id: those, too, that were begun (cleared, merged) and have nothing.
 
         No record is read, and no file of NeMo Gym's.
         """
-        return list(merge(*(shard.standings() for shard in self._shards), key=itemgetter(0)))
+        return list(merge(*self._all(lambda each: each.standings()), key=itemgetter(0)))
 
     def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
         """The claims that are open, of one rollout or (None) of the whole run, the oldest first."""
         if rollout_id is not None:
-            return self._of(rollout_id).open_claims(rollout_id)
-        claims = [claim for shard in self._shards for claim in shard.open_claims()]
+            return self._asked(self._place(rollout_id), lambda each: each.open_claims(rollout_id))
+        claims = [claim for found in self._all(lambda each: each.open_claims()) for claim in found]
         return sorted(claims, key=lambda claim: (claim.opened_at, claim.rollout_id, claim.model_call_id))
 
     def outstanding(self, rollout_id: str | None = None) -> int:
         """Claims that are open, of one rollout or (None) of the whole run."""
         if rollout_id is not None:
-            return self._of(rollout_id).outstanding(rollout_id)
-        return sum(shard.outstanding() for shard in self._shards)
+            return self._asked(self._place(rollout_id), lambda each: each.outstanding(rollout_id))
+        return sum(self._all(lambda each: each.outstanding()))
 
     def verify(self) -> VerifyReport:
         """Read everything, every payload's checksum included, from the directory as it is now."""
@@ -166,18 +171,18 @@ class CaptureStore:
         said = marker_of_shards(self._files)
         marker = check_marker(self._files, None if said is None else said.uuid.bytes)
         run = VerifyReport(RecoveryReport(), files=[] if marker is None else [marker])
-        found = [self._asked(shard, lambda each: each.verify()) for shard in range(len(self._shards))]
+        found = self._all(lambda each: each.verify())
         return {"": run, **{f"{each.folder}/": report for each, report in zip(self._shards, found, strict=True)}}
 
     # -- a rollout ----------------------------------------------------------------------------------------------
 
     def knows(self, rollout_id: str) -> bool:
         """Whether there is anything of this rollout, be it its clearing."""
-        return self._of(rollout_id).knows(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.knows(rollout_id))
 
     def standing(self, rollout_id: str) -> RolloutStanding:
         """How one rollout stands; one that is nowhere has nothing."""
-        return self._of(rollout_id).standing(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.standing(rollout_id))
 
     def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
         """The RECORD parts of a rollout's calls, from call index `first` on; its holes are left out.
@@ -190,21 +195,21 @@ class CaptureStore:
                 break
             yield record
             first = record.call_index + 1
-        else:
+        if not self._left(shard, rollout_id):
             return
         yield from self._of(rollout_id).records(rollout_id, first)
 
     def generation(self, rollout_id: str) -> int:
         """The rollout's current generation, 0 until it is first cleared."""
-        return self.view(rollout_id).generation
+        return self._asked(self._place(rollout_id), lambda each: each.generation(rollout_id))
 
     def view(self, rollout_id: str) -> RolloutView:
         """What the log says of the rollout; an unknown one is empty."""
-        return self._of(rollout_id).view(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.view(rollout_id))
 
     def is_incomplete(self, rollout_id: str) -> bool:
         """Whether evidence is known to be missing."""
-        return self._of(rollout_id).is_incomplete(rollout_id)
+        return self._asked(self._place(rollout_id), lambda each: each.is_incomplete(rollout_id))
 
     def read(self, rollout_id: str) -> list[dict[str, Any]]:
         """The exchanges as they were committed, in call order.
@@ -231,8 +236,8 @@ class CaptureStore:
             texts: False: what is derived of them is enough; their texts are not read (NeMo Gym's are, all the same).
             strict: lines of NeMo Gym's that standard JSON refuses are damaged (`nemo_gym.call_of_line`).
         """
+        found = self._asked(self._place(rollout_id), lambda each: each.captured(rollout_id, texts=texts, strict=strict))
         shard = self._of(rollout_id)
-        found = shard.captured(rollout_id, texts=texts, strict=strict)
 
         def calls() -> Iterator[CapturedCall]:
             following = 0

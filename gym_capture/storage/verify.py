@@ -12,6 +12,7 @@ from gym_capture.model.history import references
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.rollout_state import RolloutState
 from gym_capture.model.rows import CommitRow, HistoryRow, Part, PartFlag, PartKind
+from gym_capture.storage.checkpoint_audit import CheckpointAudit
 from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
@@ -47,6 +48,7 @@ class VerifyReport:
         late: rows that landed after a merge and that no merge has returned, by rollout.
         outstanding: claims that are open, by rollout.
         files: small files that do not say what their writer wrote.
+        checkpoints: those that do not say what the log says. They are a cache: no evidence depends on them.
         lines: damaged lines of NeMo Gym's files, by rollout (where the log knows the id too, its file does not count).
     """
 
@@ -57,6 +59,7 @@ class VerifyReport:
     late: dict[str, int] = field(default_factory=dict)
     outstanding: dict[str, int] = field(default_factory=dict)
     files: list[FileDamage] = field(default_factory=list)
+    checkpoints: list[FileDamage] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: VerifyReport) -> VerifyReport:
@@ -69,6 +72,7 @@ class VerifyReport:
             late=self.late | other.late,
             outstanding=self.outstanding | other.outstanding,
             files=self.files + other.files,
+            checkpoints=self.checkpoints + other.checkpoints,
             lines=self.lines | other.lines,
         )
 
@@ -88,11 +92,14 @@ def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
     scan = LogScan(files)
     ledger = Ledger()
     report = VerifyReport(scan.report)
+    audit = CheckpointAudit(files, scan.plan)
     for item in scan:
         if isinstance(item, DamagedHeads):
             ledger.replay_damage(item.rollouts, others=item.others)
+            audit.damaged(item.segment)
             continue
         ledger.replay(item.head, item.rows, item.ref)
+        audit.met(item, ledger, scan.run)
         if not item.head.body_bytes:
             continue
         body = memoryview(read_body(files, item.ref, item.head.body_bytes))
@@ -101,6 +108,8 @@ def verify_log(files: Files, beside: NemoGymFiles) -> VerifyReport:
                 report.parts += 1
                 if isinstance(row, CommitRow | HistoryRow) and not part_intact(body, part):
                     report.broken.append(_broken(row, part, item.ref))
+    audit.finish()
+    report.checkpoints = audit.damages
     known = set(report.broken)
     for rollout in ledger.rollouts.values():
         report.broken += [broken for broken in _torn_requests(files, rollout) if broken not in known]

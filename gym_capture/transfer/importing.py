@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureError
 from gym_capture.model.captured import CapturedRollout
-from gym_capture.model.ledger import Ledger
 from gym_capture.model.rows import Outcome
 from gym_capture.model.shards import shard_of
 from gym_capture.storage.captured_source import RolloutSource, open_captured
 from gym_capture.storage.files import Files
-from gym_capture.storage.nemo_gym_files import NemoGymFiles, log_knows
+from gym_capture.storage.log_view import LogView
+from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
@@ -74,7 +74,7 @@ async def _import(source: RolloutSource, run: Files, shards: Sequence[Files]) ->
         # All of them before anything is written: the last one may be held, or have other evidence.
         owners = [await stack.enter_async_context(own_at_rest(each.directory, "import")) for each in shards]
         # Reading may take long, and the loop has to move the owners' beats meanwhile.
-        skipped = await asyncio.to_thread(_skipped, source, [owner.ledger for owner in owners], NemoGymFiles(run))
+        skipped = await asyncio.to_thread(_skipped, source, shards, NemoGymFiles(run))
         rollouts = _current(source(True))
         while (found := await asyncio.to_thread(next, rollouts, None)) is not None:
             rollout, before = found
@@ -119,20 +119,21 @@ def _current(rollouts: Iterator[CapturedRollout]) -> Iterator[tuple[CapturedRoll
         yield held, before
 
 
-def _skipped(source: RolloutSource, ledgers: Sequence[Ledger], beside: NemoGymFiles) -> dict[str, int | None]:
+def _skipped(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFiles) -> dict[str, int | None]:
     """How many calls of each rollout an import wrote before; None where it is whole.
 
     Raises:
         CaptureDirectoryError: the directory has something else of one of them.
     """
+    # Not the owners' ledgers: rollouts that left their memory are on disk only.
+    logs = [LogView(files) for files in shards]
     found: dict[str, int | None] = {}
     others: list[str] = []
     for rollout, _ in _current(source(True)):
         rollout_id = rollout.rollout_id
-        ledger = ledgers[shard_of(rollout_id, len(ledgers))]
-        state = ledger.rollouts.get(rollout_id)
-        if log_knows(state):
-            written = _written(rollout, ledger)
+        log = logs[shard_of(rollout_id, len(logs))]
+        if log.knows(rollout_id):
+            written = _written(rollout, log)
             if written == 0:
                 others.append(rollout_id)
             found[rollout_id] = written
@@ -148,9 +149,9 @@ def _skipped(source: RolloutSource, ledgers: Sequence[Ledger], beside: NemoGymFi
     return found
 
 
-def _written(rollout: CapturedRollout, ledger: Ledger) -> int | None:
+def _written(rollout: CapturedRollout, log: LogView) -> int | None:
     """How many of its first calls the directory has, and nothing else of it; None: all of it; 0: something else."""
-    view = ledger.view(rollout.rollout_id)
+    view = log.view(rollout.rollout_id)
     there = [Identity(entry.model_call_id, entry.digest) for entry in view.entries]
     seen = Seen(rollout.calls)
     given = [each.identity for each in named_calls(rollout._replace(calls=seen))]

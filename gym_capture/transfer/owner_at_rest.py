@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gym_capture.directory.resting import serving_at_rest
 from gym_capture.errors import GymCaptureError, HandshakeRefused, OwnerUnavailable
-from gym_capture.model.ledger import Ledger
 from gym_capture.model.messages import (
     PROTOCOL_VERSION,
     Answers,
@@ -50,11 +49,6 @@ class OwnerAtRest:
     def files(self) -> Files:
         """The directory."""
         return self._service.files
-
-    @property
-    def ledger(self) -> Ledger:
-        """What the directory holds."""
-        return self._service.ledger
 
     async def batch(self, rows: Sequence[ClientRow], body: bytes) -> list[Result]:
         """Apply rows in one step, and return once they are on disk.

@@ -130,6 +130,12 @@ def state_of(ledger: Ledger) -> dict[str, Any]:
                 "merged": (rollout.merged, rollout.returned, rollout.issued, rollout.late),
                 "clears": rollout.clears,
                 "refused": rollout.refused,
+                "absent": (rollout.absent, rollout.marked),
+                "histories": {
+                    key: (history.reach, [(first, ref.sequence, *rest) for first, ref, *rest in history.rows(0)])
+                    for key, history in rollout.histories.items()
+                },
+                "needs": [(e.history.name if e.history else None, e.messages) for e in rollout.entries],
             }
             for rollout in ledger.rollouts.values()
         },

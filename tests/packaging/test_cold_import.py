@@ -31,7 +31,7 @@ def test_importing_the_package_loads_no_ray() -> None:
     assert ray_modules_after_importing("gym_capture") == []
 
 
-@pytest.mark.parametrize("name", ["model", "storage", "service", "client", "reading"])
+@pytest.mark.parametrize("name", ["model", "storage", "service", "client", "reading", "viewer"])
 def test_no_module_of_it_loads_ray(name: str) -> None:
     package = f"gym_capture.{name}"
     assert ray_modules_after_importing(package, whole=True) == []

@@ -25,7 +25,7 @@ EXTRAS = {
 }
 USERS_EXTRAS = [
     requirement
-    for name in ("proxy", "httpx", "openai", "anthropic", "parquet", "frames")
+    for name in ("proxy", "view", "httpx", "openai", "anthropic", "otel", "parquet", "frames")
     for requirement in EXTRAS[name]
 ]
 DEVELOPMENT = [
@@ -47,10 +47,11 @@ OPTIONAL = {
     "gym_capture/storage/sealed/": {"pyarrow"},
     "gym_capture/tables/": {"pyarrow", "duckdb"},
     "gym_capture/testing/": {"pytest"},
+    "gym_capture/viewer/": {"uvicorn", "starlette"},
     "gym_capture/asgi/": {"uvicorn", "uvloop", "aiohttp", "yarl"},
     "gym_capture/collect/": {"openai", "anthropic"},
     "gym_capture/recording/": {"brotli"},
-    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic"},
+    "gym_capture/integrations/": {"httpx", "httpx2", "openai", "anthropic", "opentelemetry"},
     "gym_capture/examples/": {"openai", "anthropic", "uvicorn"},
 }
 """What a folder may import because an extra of the package brings it."""

@@ -164,7 +164,7 @@ def on_disk(disk: FaultyDisk) -> Ledger:
         files, identity(pid=99), clock, takeover=True, wait=clock.advance, new_token=lambda: "secret"
     )
     ledger = Ledger()
-    writer, _ = recover(files, ownership, ledger)
+    writer = recover(files, ownership, ledger).writer
     writer.close()
     return ledger
 

@@ -27,6 +27,8 @@ from tests.simulation.network import Network, SimLink
 SETTINGS = OwnerSettings(reopen_first_s=0.05, reopen_max_s=1.0, reopen_wait_s=3.0)
 SEGMENT_BYTES = (200, 4096, 1 << 16)
 """How long a schedule's segments are: a group (or a copied frame) each, some groups, or all that there is."""
+CHECKPOINT_ROWS = (1, 6, 30)
+"""After how many rows a checkpoint is written: after each group, every few, or now and then."""
 
 RESTART_S = (0.5, 1.5)
 NODE_LOSS_S = (2.5, 15.0)
@@ -139,7 +141,9 @@ class Actors:
         self.network = network
         self.disk = FaultyDisk()
         self.disk_host = "host-0"
-        self.settings = msgspec.structs.replace(SETTINGS, segment_bytes=random.choice(SEGMENT_BYTES))
+        self.settings = msgspec.structs.replace(
+            SETTINGS, segment_bytes=random.choice(SEGMENT_BYTES), checkpoint_rows=random.choice(CHECKPOINT_ROWS)
+        )
         self.current: dict[str, OwnerProcess] = {}
         self.everyone: list[OwnerProcess] = []
         self.doom: Callable[[OwnerProcess], None] | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gym_capture.model.ledger import Ledger
+from gym_capture.model.pages import unpack_archived
 from tests.simulation.loop import Process
 
 LEASE_MARGIN_S = 3.0
@@ -77,7 +78,11 @@ class Register:
             return
         state = ledger.rollouts.get(call.rollout)
         open_there = state is not None and any(claim.model_call_id == call.call_id for claim in state.open.values())
-        cleared = state is not None and state.generation != call.told_generation
+        archived = ledger.archived.get(call.rollout)
+        current = state.generation if state is not None else call.told_generation
+        if archived is not None:  # it left the memory with nothing open; it may have been cleared before that
+            current = unpack_archived(archived).generation
+        cleared = current != call.told_generation
         if not open_there and not cleared:
             self.violations.append(
                 f"at {call.claimed_at:.3f} call {call.call_id} of {call.rollout} is told to be claimed, and its claim "

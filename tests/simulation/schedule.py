@@ -22,6 +22,7 @@ from tests.simulation.network import Network
 from tests.simulation.owners import Actors, OwnerProcess
 from tests.simulation.register import Register
 from tests.simulation.workload import ClientProcess, Workload
+from tests.storage.reader_says import says
 
 ACTOR = "actor-1"
 OTHER_ACTOR = "actor-2"
@@ -275,7 +276,21 @@ class _Simulation:
                 self.register.violations.append(f"{what}: {error}")
                 exchanges, _ = store.read_available(rollout)
             self.register.settle(rollout, view.generation, exchanges, view.reasons, what)
+        self._check_checkpoints(store, what)
         return store
+
+    def _check_checkpoints(self, store: CaptureStore, what: str) -> None:
+        """What is said behind checkpoints is what the whole log says."""
+        self.register.counts["opened behind a checkpoint"] += bool(store.report.checkpoint)
+        rollouts = self._rollouts()
+        behind = says(store, rollouts)
+        whole = says(CaptureStore(self.actors.disk.view(), checkpoints=False), rollouts)
+        self.register.violations += [
+            f"{what}: behind {store.report.checkpoint} {key}: {behind[key]}; the whole log says {whole[key]}"
+            for key in whole
+            if behind[key] != whole[key]
+        ]
+        self.register.violations += [f"{what}: {bad.file}: {bad.why}" for bad in store.verify().checkpoints]
 
     def _rollouts(self) -> list[str]:
         return sorted(

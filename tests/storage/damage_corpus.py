@@ -41,27 +41,40 @@ def merge(owner: Owner, rollout: str) -> None:
     owner_rows(owner, owner.ledger.merge_row(rollout, 0))
 
 
-def written(*, stopped: bool = True) -> FaultyDisk:
+def written(*, stopped: bool = True, checkpoints: bool = False) -> FaultyDisk:
     """Three epochs: one that died, one of several segments, one of several segments that stopped (or died).
 
     `a` is in all of them, `b` is cleared in the second, `c` loses a claim and is marked, `d` is in the last one only.
+    With `checkpoints`, two of each epoch; the log is the same.
     """
+
+    def checkpoint(owner: Owner) -> None:
+        if checkpoints:
+            owner.checkpoint()
+            owner.bring_back(*owner.ledger.archived)
+
     disk = FaultyDisk()
     first = Owner(disk.view())
     first.send(Batch().commit("a", tiny("a0")).claim("b", 1), 1)
+    checkpoint(first)
     first.send(Batch().commit("b", tiny("old"), 1), 2)
+    checkpoint(first)
     first.send(Batch().claim("c", 1), 1, OTHER_CLIENT)
     second = Owner(disk.view(), segment_bytes=900)
     second.send(Batch().clear("b", "clear-b").commit("a", tiny("a1")), 3)
     second.send(Batch().commit("b", tiny("b0")).commit("c", tiny("c0")), 4)
     owner_rows(second, LossRow("c", 0, OTHER_CLIENT, 1))
+    checkpoint(second)
     merge(second, "a")
     second.send(Batch().commit("a", tiny("a2")), 5)
+    checkpoint(second)
     second.stop()
     third = Owner(disk.view(), segment_bytes=900)
+    checkpoint(third)
     third.send(Batch().claim("d", 2).claim("d", 3).commit("a", tiny("a3")), 6)
     owner_rows(third, MarkRow("c", "dropped", 2, 0))
     third.send(Batch().commit("d", tiny("d0"), 2).release("d", 3).commit("b", tiny("b1")), 7)
+    checkpoint(third)
     third.send(Batch().commit("d", tiny("d1")).commit("d", tiny("d2")), 8)
     if stopped:
         third.stop()
@@ -237,6 +250,35 @@ def is_intact(known: Known, before: FaultyDisk, after: FaultyDisk) -> bool:
         return False
     old, new = before.content(segment.file), after.content(segment.file)
     return all(old[i:j] == new[i:j] for i, j in [(start, end), *known.parts])
+
+
+def check_reader(damage: Damage, before: FaultyDisk, after: FaultyDisk, known: list[Known]) -> None:
+    """Whether a reader of a damaged directory gives what is intact, and tells what is lost."""
+    store = CaptureStore(after.view())
+    report = store.verify()
+    for rollout in ROLLOUTS:
+        exchanges, damaged = store.read_indexed(rollout)
+        found = dict(exchanges)
+        expected = {each.call_index: each.exchange for each in known if each.rollout == rollout}
+        incomplete = set(store.evidence(rollout).incomplete or ())
+        marked = "damaged" in incomplete
+        for each in known:
+            if each.rollout == rollout and is_intact(each, before, after):
+                assert found.get(each.call_index) == each.exchange, f"{damage.label}: an intact exchange is hidden"
+        if store.generation(rollout) == next(each.generation for each in known if each.rollout == rollout):
+            assert found.items() <= expected.items(), f"{damage.label}: something is there that was not"
+            lost = len(expected) - len(found)
+            # A lost end of indexes is not known as a number; the mark says that something may be gone.
+            told = damaged == lost or (marked and damaged < lost)
+            assert told, f"{damage.label}: {rollout} {damaged} of {lost}"
+        else:
+            assert marked or damaged, f"{damage.label}: the loss of a clear is not told"
+        if damaged or marked:
+            # Bytes that moved are not where a checkpoint says; the log finds them again.
+            assert not report.sound or report.checkpoints, f"{damage.label}: verify says sound"
+    if not report.sound:
+        places = [*report.log.damages, *report.log.headers, *report.broken, *report.files]
+        assert places, f"{damage.label}: unsound, and nowhere"
 
 
 def said(ledger: Ledger) -> dict[str, object]:

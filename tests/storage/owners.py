@@ -25,8 +25,9 @@ from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
+from gym_capture.storage.resume import PagingFold
 from gym_capture.storage.run_marker import create_or_adopt_run
-from gym_capture.storage.segments import SEGMENT_BYTES
+from gym_capture.storage.segments import SEGMENT_BYTES, owner_frame
 from gym_capture.testing.manual_clock import ManualClock
 
 RUN = uuid.UUID(int=0xC0FFEE)
@@ -97,6 +98,7 @@ class Owner:
         takeover: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
         clock: ManualClock | None = None,
+        checkpoints: bool = True,
     ) -> None:
         self.files = files
         self.clock = clock or ManualClock()
@@ -110,11 +112,35 @@ class Owner:
             new_token=lambda: "secret",
         )
         self.ledger = Ledger()
-        self.writer, self.report = recover(files, self.ownership, self.ledger, segment_bytes=segment_bytes)
+        self.writer, self.report, self.checkpoints = recover(
+            files, self.ownership, self.ledger, segment_bytes=segment_bytes, checkpoints=checkpoints
+        )
         self.acked: dict[tuple[bytes, int], list[Result]] = {}
+        self.bring_back(*self.ledger.archived)
+
+    def bring_back(self, *rollouts: str) -> None:
+        """Have these in memory again, if a checkpoint made them leave it."""
+        PagingFold(self.files, self.ledger, resumed=True).bring_back(rollouts)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint; everything has to be acknowledged."""
+        snapshot = self.ledger.snapshot()
+        pages = self.checkpoints.write(snapshot, self.writer.last)
+        self.ledger.saved(snapshot, pages)
+
+    def merge(self, rollout: str) -> None:
+        """Journal a merge, and sync."""
+        self.bring_back(rollout)
+        rows = [self.ledger.merge_row(rollout, 0)]
+        frame = owner_frame(rows, self.ledger.last_sequence + 1, self.ownership.epoch)
+        self.ledger.apply_owner_rows(rows, frame.ref)
+        self.writer.append([frame])
+        self.writer.sync()
+        self.ledger.durable(self.ledger.last_sequence)
 
     def append(self, batch: Batch, number: int, client: bytes = CLIENT) -> FrameRef | None:
         """Apply a batch and append it, without a sync. None: it was applied before."""
+        self.bring_back(*rollouts_of(batch.rows))
         ref = FrameRef(max(self.ledger.last_sequence, self.writer.last_sequence) + 1, self.ownership.epoch)
         applied = self.ledger.apply_batch(client, number, 0, batch.rows, ref, self.clock.monotonic(), self.clock.time())
         if not isinstance(applied, Applied):

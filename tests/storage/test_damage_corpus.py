@@ -20,6 +20,7 @@ from tests.storage.damage_corpus import (
     WHOLE,
     Damage,
     Known,
+    check_reader,
     fold,
     frames_of,
     is_intact,
@@ -55,33 +56,6 @@ def test_the_corpus_log_is_sound_and_holds_what_it_should(stopped: FaultyDisk, k
         call for calls_of in WHOLE.values() for call in calls_of
     )
     assert [store.evidence(r).incomplete for r in ROLLOUTS] == [None, None, {"lost": 1, "dropped": 2}, {"released": 1}]
-
-
-def check_reader(damage: Damage, before: FaultyDisk, after: FaultyDisk, known: list[Known]) -> None:
-    store = CaptureStore(after.view())
-    report = store.verify()
-    for rollout in ROLLOUTS:
-        exchanges, damaged = store.read_indexed(rollout)
-        found = dict(exchanges)
-        expected = {each.call_index: each.exchange for each in known if each.rollout == rollout}
-        incomplete = set(store.evidence(rollout).incomplete or ())
-        marked = "damaged" in incomplete
-        for each in known:
-            if each.rollout == rollout and is_intact(each, before, after):
-                assert found.get(each.call_index) == each.exchange, f"{damage.label}: an intact exchange is hidden"
-        if store.generation(rollout) == next(each.generation for each in known if each.rollout == rollout):
-            assert found.items() <= expected.items(), f"{damage.label}: something is there that was not"
-            lost = len(expected) - len(found)
-            # A lost end of indexes is not known as a number; the mark says that something may be gone.
-            told = damaged == lost or (marked and damaged < lost)
-            assert told, f"{damage.label}: {rollout} {damaged} of {lost}"
-        else:
-            assert marked or damaged, f"{damage.label}: the loss of a clear is not told"
-        if damaged or marked:
-            assert not report.sound, f"{damage.label}: verify says sound"
-    if not report.sound:
-        places = [*report.log.damages, *report.log.headers, *report.broken, *report.files]
-        assert places, f"{damage.label}: unsound, and nowhere"
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,7 @@ def test_a_life_in_a_real_directory(tmp_path: Path) -> None:
     owner = Owner(PosixFiles(tmp_path, points.append), segment_bytes=1200)
     for number in range(1, 6):
         owner.send(batch(number), number)
+    owner.checkpoint()
     owner.append(batch(6), 6)
     owner.writer.abandon()
     again = Owner(PosixFiles(tmp_path, points.append), segment_bytes=1200)

@@ -26,6 +26,7 @@ from tests.storage.owners import CLIENT, OTHER_CLIENT, Batch, Owner, calls, exch
 
 SEGMENT_BYTES = 1200
 BATCHES = 7
+CHECKPOINTS = {3, 6}
 
 
 def batch(number: int) -> Batch:
@@ -45,6 +46,8 @@ def life(files: FaultyFiles, acked: set[int]) -> None:
             continue
         owner.send(batch(number), number)
         acked.add(number)
+        if number in CHECKPOINTS:
+            owner.checkpoint()
     owner.stop()
 
 

@@ -112,6 +112,10 @@ class SealedShard:
         validate_rollout_id(rollout_id)
         return self._knows(rollout_id) or self._nemo_gym.has(rollout_id)
 
+    def generation(self, rollout_id: str) -> int:
+        """The rollout's current generation, 0 until it is first cleared."""
+        return self.standing(rollout_id).generation
+
     def view(self, rollout_id: str) -> RolloutView:
         """What is known of a rollout. Its entries lie in no frame, so they have their identity only."""
         found = self._rollout(rollout_id, texts=False)

@@ -43,7 +43,8 @@ UNANSWERED_POINTS = (
 TAKING_POINTS = tuple(
     point
     for point in fault_points.ALL
-    if point not in RUNNING_POINTS and not point.split(" ")[1].startswith((fault_points.RUN + "-", fault_points.STOP))
+    if point not in RUNNING_POINTS
+    and not point.split(" ")[1].startswith((fault_points.RUN + "-", fault_points.STOP, fault_points.CHECKPOINT))
 )
 """Those that an owner passes when it takes its directory."""
 
