@@ -119,7 +119,7 @@ def test_sealing_removes_the_checkpoints_with_the_log_that_they_speak_of(run: Pa
     expected = [CaptureStore(bare).read(rollout_id) for rollout_id in WHOLE]
     assert CliRunner().invoke(app, ["seal", str(directory)]).exit_code == 0
     left = [name for folder in FOLDERS for name in PosixFiles(directory / folder).names()]
-    assert not names.checkpoints_in(left) and not names.segments_in(left)
+    assert (names.checkpoints_in(left), names.segments_in(left)) == ([], [])
     assert [CaptureStore(directory).read(rollout_id) for rollout_id in WHOLE] == expected
 
 
@@ -132,3 +132,23 @@ def test_a_log_with_damage_before_its_checkpoint_is_not_sealed(run: Path) -> Non
     ran = CliRunner().invoke(app, ["seal", str(directory)])
     assert (ran.exit_code, "damaged" in ran.output) == (Exit.ERROR, True), ran.output
     assert first.exists()
+
+
+@pytest.mark.parametrize("look", ["standings", "standing", "view", "records", "is_incomplete", "generation", "knows"])
+def test_a_reader_behind_checkpoints_says_the_same_after_they_went_with_a_seal(
+    run: Path, bare: Path, tmp_path: Path, look: str
+) -> None:
+    def said(store: CaptureStore) -> object:
+        if look == "standings":
+            return store.standings()
+        if look == "records":
+            return {each: [(one.call_index, one.record) for one in store.records(each)] for each in WHOLE}
+        if look == "view":
+            views = map(store.view, (*WHOLE, LACKING))
+            return [(each.generation, [one.digest for one in each.entries], each.reasons) for each in views]
+        return [getattr(store, look)(each) for each in (*WHOLE, LACKING)]
+
+    directory = Path(shutil.copytree(run, tmp_path / "sealed"))
+    reader = CaptureStore(directory)
+    assert CliRunner().invoke(app, ["seal", str(directory)]).exit_code == 0
+    assert said(reader) == said(CaptureStore(bare))
