@@ -20,10 +20,13 @@ from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureErr
 from gym_capture.storage import names
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_marker import read_marker
+from gym_capture.storage.sealed.manifest import MANIFEST, part_files_in
 
 LIVE = "it has a live owner"
+WRITTEN = "it was written to meanwhile"
 FOREIGN = "it has files that are not the run's"
 
+_UUID = re.compile(r"[0-9a-f]{1,32}")
 _LEFT_OVER = re.compile(r"\..+\.pruned-[0-9a-f]{16}")
 
 
@@ -84,11 +87,13 @@ def choose(
         now: the time, Unix seconds.
 
     Raises:
-        ConfigError: nothing says which runs are to go, or `run` names several.
+        ConfigError: nothing says which runs are to go, or `run` names none or several (copies of one, say).
         CaptureDirectoryError: the folder cannot be read.
     """
     if older_than_s is None and run is None and keep_bytes is None:
         raise ConfigError("which runs are to go? Nothing was removed; give --older-than, --run or --keep.")
+    if run is not None and not _UUID.fullmatch(_plain(run)):
+        raise ConfigError(f"{run!r} is not how a run's uuid begins. Nothing was removed; see RUN in its directory.")
     root = Path(folder).resolve()
     if not root.is_dir():
         raise CaptureDirectoryError(
@@ -108,8 +113,12 @@ def choose(
         for each in found
         if (limit is None or each.written_at <= limit) and (run is None or each.run.startswith(_plain(run)))
     ]
-    if run is not None and len({each.run for each in candidates}) > 1:
-        raise ConfigError(f"several runs begin with {run}. Nothing was removed; give more of the uuid.")
+    if run is not None and len(candidates) > 1:
+        where = ", ".join(each.directory for each in candidates[:3])
+        raise ConfigError(
+            f"several runs begin with {run}, or copies of one do ({where}). Nothing was removed; give more of the "
+            "uuid, or the directory of the one that is to go."
+        )
     chosen: list[FoundRun] = []
     kept: list[KeptRun] = []
     left = sum(each.size for each in found)
@@ -140,7 +149,7 @@ def prune(chosen: Pruning) -> Pruning:
     for each in chosen.chosen:
         why = _reason_to_keep(each)
         if not why and _measured(each.directory) != each:
-            why = "it was written to meanwhile"
+            why = WRITTEN
         if why:
             kept.append(KeptRun(each, why))
             continue
@@ -148,6 +157,11 @@ def prune(chosen: Pruning) -> Pruning:
         aside = os.path.join(parent, f".{name}.pruned-{secrets.token_hex(8)}")
         # An owner that starts just now finds its marker gone, or its OWNER before it acknowledges anything.
         os.rename(each.directory, aside)
+        if _measured(aside)._replace(directory=each.directory) != each:
+            # Measuring takes its time, and an owner was quicker: what it acknowledged is there.
+            os.rename(aside, each.directory)
+            kept.append(KeptRun(each, WRITTEN))
+            continue
         shutil.rmtree(aside)
         gone.append(each)
     for path in chosen.left_over:
@@ -201,16 +215,33 @@ def _reason_to_keep(found: FoundRun) -> str:
 
 
 def _foreign(directory: str) -> list[str]:
-    """The names in a run's directory, and in those of its shards, that are not the run's."""
+    """What lies in a run's directory, however deep, and is not the run's."""
     found: list[str] = []
-    for path in [directory, *(os.path.join(directory, each) for each in os.listdir(directory) if names.is_shard(each))]:
-        if not os.path.isdir(path) or os.path.islink(path):
-            found.append(os.path.relpath(path, directory))
-            continue
-        found += [
-            os.path.relpath(os.path.join(path, each), directory) for each in os.listdir(path) if not names.is_ours(each)
-        ]
+    for path, folders, files in os.walk(directory):
+        inside = os.path.basename(path) if path != directory else ""
+        strange = [each for each in files if not _is_file_of(inside, each)]
+        for each in [*folders]:
+            if not _is_folder_of(inside, each) or os.path.islink(os.path.join(path, each)):
+                strange.append(each)
+                folders.remove(each)
+        found += [os.path.relpath(os.path.join(path, each), directory) for each in strange]
     return sorted(found)
+
+
+def _is_folder_of(inside: str, name: str) -> bool:
+    """Whether a run's directory (`inside` is nothing), or this folder of it, has a folder of that name."""
+    if inside and not names.is_shard(inside):
+        return False
+    return names.is_folder(name) and not (inside and names.is_shard(name))
+
+
+def _is_file_of(inside: str, name: str) -> bool:
+    """Likewise of a file."""
+    if inside == names.QUARANTINE:
+        return _is_file_of("", name.removesuffix(".tmp").rpartition(".")[0])
+    if names.sealed_folders_in([inside]):
+        return name == MANIFEST or bool(part_files_in([name])) or names.is_temporary(name)
+    return names.is_ours(name) and not names.is_folder(name)
 
 
 def _plain(run: str) -> str:

@@ -140,6 +140,16 @@ def is_shard(name: str) -> bool:
     return _SHARD.fullmatch(name) is not None
 
 
+def is_folder(name: str) -> bool:
+    """Whether what has this name in a capture directory is a folder."""
+    return name == QUARANTINE or any(pattern.fullmatch(name) for pattern in (_SHARD, _SEALED_FOLDER))
+
+
+def is_temporary(name: str) -> bool:
+    """Whether it is the name of content that is to take another's place."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def is_ours(name: str) -> bool:
     """Whether a file or folder of a capture directory has a name that is listed here, other than NeMo Gym's."""
     return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED) or any(
