@@ -13,7 +13,7 @@ from gym_capture.errors import DirectoryHeld
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import run_marker, shards_of
-from gym_capture.storage.sealing import SealReport, seal_log
+from gym_capture.storage.sealing import SealReport, require_settled, seal_log
 
 
 def seal_at_rest(directory: str | Path, *, as_it_is: bool = False) -> dict[str, SealReport]:
@@ -26,8 +26,9 @@ def seal_at_rest(directory: str | Path, *, as_it_is: bool = False) -> dict[str, 
         What was done to each shard, under the path that its files have in the directory: `shard-000/`, or nothing.
 
     Raises:
-        As `storage.sealing.seal_log` and `storage.run_layout.shards_of`. Shards that were sealed before one that could
-        not be stay so; each is read from where it is.
+        As `storage.sealing.seal_log` and `storage.run_layout.shards_of`. Open claims and damaged
+        heads of any shard are found before one is sealed. Shards that were sealed before one that could not be for
+        another reason stay so; each is read from where it is.
     """
     run = PosixFiles(directory)
     run_marker(run)
@@ -39,6 +40,10 @@ def seal_at_rest(directory: str | Path, *, as_it_is: bool = False) -> dict[str, 
     identity = OwnerIdentity(f"seal-{uuid.uuid4().hex}", "seal", "", socket.gethostname(), os.getpid())
     paths = [each.directory for each in shards_of(run)]
     keys = [""] if len(paths) == 1 else [f"{os.path.basename(path)}/" for path in paths]
+    if len(paths) > 1 and not as_it_is:
+        # A run of which one shard is sealed does not go on: so none is, if it can be known that another will not be.
+        for path in paths:
+            require_settled(PosixFiles(path))
     return {
         key: seal_log(PosixFiles(path), identity, beating, as_it_is=as_it_is)
         for key, path in zip(keys, paths, strict=True)

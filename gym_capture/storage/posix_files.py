@@ -181,10 +181,10 @@ class PosixFiles:
             pass
 
     def folder(self, name: str, *, make: bool = False) -> PosixFiles:
-        """A folder of this directory, told of to the same hook. The next sync of this directory's entries keeps it.
+        """A folder of this directory, told of to the same hook.
 
         Args:
-            make: make it when it is absent.
+            make: make it when it is absent, its entry synced.
 
         Raises:
             CaptureDirectoryError: it does not exist, or is no directory.
@@ -192,6 +192,7 @@ class PosixFiles:
         path = self._path(name)
         if make:
             os.makedirs(path, mode=_DIRECTORY_MODE, exist_ok=True)
+            _sync_entries(self._directory)
         return PosixFiles(path, self._hook)
 
     def remove_folder(self, name: str) -> None:

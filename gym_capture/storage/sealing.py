@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from gym_capture.errors import DamagedLog, Superseded, UnsettledRun
+from gym_capture.errors import DamagedLog, GymCaptureError, Superseded, UnsettledRun
 from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.model.rollout_state import LOST
@@ -26,7 +26,7 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity, Wait
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.sealed.manifest import read_manifest, replace_manifest
+from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest, replace_manifest
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.shard_store import ShardStore
@@ -80,6 +80,7 @@ def seal_log(
         DirectoryHeld: an owner is live; nothing was changed.
         UnsettledRun: claims are open, or something is damaged; nothing was changed.
         Superseded: an owner took the directory meanwhile; its log is as it was, and counts.
+        DamagedLog: the dataset is not what was written; no segment was removed.
         MissingRunMarker, CaptureDirectoryError, FormatError: the directory cannot be used; nothing was changed.
         OSError: reading or writing failed; run it again.
     """
@@ -112,6 +113,8 @@ def seal_log(
             _leave(files, ownership, note.sealed)
             raise
         ownership.release(0, 0)
+    else:
+        _require_dataset(files, note.sealed)
     switch_readers(files, note)
     _remove_segments(files, report)
     _measure(files, note.sealed, report)
@@ -145,6 +148,31 @@ def _write(files: PosixFiles, dataset: PosixFiles, report: SealReport, as_it_is:
         raise DamagedLog(
             f"what was written into {dataset.directory} does not read back ({', '.join(broken) or 'calls are missing'})"
             ". The log is as it was, and counts; check the disk, and seal it again."
+        )
+
+
+def require_settled(files: PosixFiles) -> None:
+    """Raise UnsettledRun where claims are open or the log is damaged, as far as its heads say. Only reads."""
+    if closed_in(files) is None and sealed_in(files) is None:
+        log = ShardStore(files, NemoGymFiles(files), checkpoints=False)
+        if (claims := log.outstanding()) or log.report.damaged:
+            raise _unsettled(files, claims, log.report.damaged)
+
+
+def _require_dataset(files: PosixFiles, folder: str) -> None:
+    """See that the dataset of a log that was closed before is there, and whole while there are segments yet."""
+    try:
+        dataset = files.folder(folder)
+        dataset.size(MANIFEST)
+        broken = SealedReader(dataset).verify() if names.segments_in(files.names()) else []
+        why = ", ".join(broken)
+    except (OSError, GymCaptureError) as error:
+        why = str(error)
+    if why:
+        raise DamagedLog(
+            f"{folder} in {files.directory}, which was sealed, is damaged or gone ({why}). Nothing was changed, and no "
+            f"segment was removed; restore the folder from a copy. As long as there is no {names.SEALED}, readers go "
+            "by the log, and `gym-capture import` makes a run of it."
         )
 
 
@@ -218,4 +246,4 @@ def _measure(files: PosixFiles, folder: str, report: SealReport) -> None:
     report.dataset_bytes = sum(file.size for part in manifest.parts for file in part.files)
 
 
-__all__ = ["SealReport", "seal_log"]
+__all__ = ["SealReport", "require_settled", "seal_log"]

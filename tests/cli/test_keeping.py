@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,19 @@ def without_sizes(documents: Any) -> Any:
     return [without_sizes(each) for each in documents] if isinstance(documents, list) else documents
 
 
+@pytest.mark.parametrize("kind", ["calls", "rollouts"])
+def test_verify_names_a_damaged_file_of_a_sealed_run(tmp_path: Path, kind: str) -> None:
+    directory = tmp_path / "run"
+    small_run(directory)
+    ran("seal", directory)
+    part = next(directory.glob(f"sealed-*/*.{kind}.parquet"))
+    part.write_bytes(b"PAR1" + b"\x55" * (part.stat().st_size - 4))
+    told = document("verify", directory, code=4)
+    assert (told["sound"], told["rollouts"], told["calls"]) == (False, None, None)
+    assert [each["file"] for each in told["damage"]] == [str(part.relative_to(directory))]
+    assert part.name in ran("verify", directory, code=4).stdout
+
+
 def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     written(directory, {"first": [chat("a", [user("one")])]}, Batch().claim("first", 1))
@@ -149,6 +163,75 @@ def test_a_sealed_run_goes_whole_and_one_with_files_of_others_stays(tmp_path: Pa
     assert [os.path.basename(each["directory"]) for each in told["runs"]] == ["sealed"]
     assert told["kept"][0]["why"] == f"{pruning.FOREIGN}: notes.txt"
     assert os.listdir(tmp_path) == ["foreign"]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "sealed-00000002/notes.txt",
+        "sealed-00000002/more/part-00000001.calls.parquet",
+        "quarantine/notes.txt",
+        "quarantine/mine/segment-00000001-00000001.log.0",
+        "collect.json/x",
+        "shard-000",
+    ],
+)
+def test_a_run_stays_whose_own_folders_have_files_of_others(tmp_path: Path, theirs: str) -> None:
+    directory = tmp_path / "with spaces"
+    small_run(directory)
+    ran("seal", directory)
+    path = directory / theirs
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    told = document("prune", tmp_path, "--keep", "0", "--yes")
+    assert (told["runs"], path.read_text()) == ([], "mine")
+    assert told["kept"][0]["why"].startswith(pruning.FOREIGN)
+    path.unlink()
+    if path.parent.name in ("mine", "more", "collect.json"):
+        path.parent.rmdir()
+    assert len(document("prune", tmp_path, "--keep", "0", "--yes")["runs"]) == 1
+
+
+def test_a_repaired_run_goes_with_its_quarantine(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    files = PosixFiles(tmp_path / "run")
+    (segment,) = names.segments_in(files.names())
+    files.set_aside(segment.file, "repair-aside")
+    (tmp_path / "run" / "quarantine" / "RUN.1.tmp").write_text("")
+    assert len(document("prune", tmp_path, "--keep", "0", "--yes")["runs"]) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_that_is_not_named_or_has_copies_stays(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    for nothing in ("", "-", " ", "RUN"):
+        assert "Nothing was removed" in ran("prune", tmp_path, "--run", nothing, "--yes", code=2).stderr
+    shutil.copytree(tmp_path / "run", tmp_path / "backup")
+    run = json.loads((tmp_path / "run" / "RUN").read_text())["run"]
+    assert "copies" in ran("prune", tmp_path, "--run", run, "--yes", code=2).stderr
+    assert sorted(os.listdir(tmp_path)) == ["backup", "run"]
+    ran("prune", tmp_path / "run", "--run", run, "--yes")
+    assert os.listdir(tmp_path) == ["backup"]
+
+
+def test_what_an_owner_acknowledged_while_a_run_was_measured_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "run")
+    found = pruning.choose(tmp_path, keep_bytes=0)
+    measured = pruning._measured
+
+    def slowly(directory: str) -> pruning.FoundRun:
+        result = measured(directory)
+        if not (tmp_path / "run" / "epoch-00000002").exists() and (tmp_path / "run").exists():
+            owner = Owner(PosixFiles(tmp_path / "run"), "actor-2")
+            owner.send(Batch().commit("first", exchange("late")), 9)
+        return result
+
+    monkeypatch.setattr(pruning, "_measured", slowly)
+    again = pruning.prune(found)
+    assert (again.chosen, [each.why for each in again.kept]) == ([], ["it was written to meanwhile"])
+    assert len(CaptureStore(tmp_path / "run").read("first")) == 3
 
 
 def test_a_live_run_stays_and_one_that_is_written_to_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

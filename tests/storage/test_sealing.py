@@ -397,3 +397,67 @@ def test_shards_are_sealed_one_by_one_and_read_as_one(tmp_path: Path) -> None:
     store = CaptureStore(directory)
     assert ({each: store.read(each) for each in ids}, store.rollout_ids()) == (expected, ids)
     assert store.verify().sound
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "no manifest"])
+@pytest.mark.parametrize(
+    "seam", [before(f"{fault_points.SEALED_SWITCH}-write"), before(fault_points.SEALED_REMOVE)], ids=["closed", "shown"]
+)
+def test_sealing_that_goes_on_removes_no_segment_while_the_dataset_is_not_whole(
+    tmp_path: Path, seam: str, harm: str
+) -> None:
+    directory = tmp_path / "run"
+    expected = told(captured_run(directory))
+
+    def killed(point: str) -> None:
+        if point == seam:
+            raise Killed
+
+    with pytest.raises(Killed):
+        seal(directory, killed)
+    log, switched = segments(directory), sealed_in(PosixFiles(directory))
+    dataset = next(directory.glob("sealed-*"))
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    if harm == "gone":
+        shutil.rmtree(dataset)
+    elif harm == "cut":
+        part = next(dataset.glob("*.calls.parquet"))
+        part.write_bytes(part.read_bytes()[:-100])
+    else:
+        (dataset / "manifest.json").unlink()
+    with pytest.raises(DamagedLog, match="no segment was removed"):
+        seal(directory)
+    assert (segments(directory), sealed_in(PosixFiles(directory))) == (log, switched)
+    if switched is None:
+        assert told(CaptureStore(directory)) == expected
+    shutil.rmtree(dataset, ignore_errors=True)
+    copy.rename(dataset)
+    assert seal(directory).segments == len(log)
+    assert told(CaptureStore(directory)) == expected
+
+
+def test_no_shard_is_sealed_where_another_has_open_claims(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    create_or_adopt_shards(str(directory), 2)
+    for shard in range(2):
+        owner = Owner(PosixFiles(directory / names.shard_folder(shard)))
+        owner.send(Batch().claim("r", 1) if shard else Batch().commit("r", exchange("a")), 1, CLIENT)
+        owner.stop()
+    with pytest.raises(UnsettledRun, match="1 claims are open"):
+        seal_at_rest(directory)
+    assert [closed_in(PosixFiles(directory / names.shard_folder(shard))) for shard in range(2)] == [None, None]
+    create_or_adopt_shards(str(directory), 2)
+    assert seal_at_rest(directory, as_it_is=True)["shard-001/"].lost == 1
+
+
+@pytest.mark.parametrize("kind", ["calls", "rollouts"])
+def test_a_damaged_file_of_a_dataset_is_named_and_the_others_are_looked_at(tmp_path: Path, kind: str) -> None:
+    directory = tmp_path / "run"
+    captured_run(directory)
+    folder = seal(directory).folder
+    part = next((directory / folder).glob(f"*.{kind}.parquet"))
+    part.write_bytes(b"PAR1" + b"\x55" * (part.stat().st_size - 4))
+    report = CaptureStore(directory).verify()
+    assert not report.sound
+    assert [damage.file for damage in report.files] == [f"{folder}/{part.name}"]
