@@ -95,8 +95,7 @@ def seal_log(
         note = ClosingNote(identity.actor_id, names.sealed_folder(ownership.epoch))
         try:
             with beating(ownership):
-                _remove_unfinished(files, note.sealed)
-                _write(files, files.folder(note.sealed, make=True), report, as_it_is)
+                _write(files, note.sealed, report, as_it_is)
                 ownership.check()
                 try:
                     close_log(files, ownership.epoch + 1, note)
@@ -121,14 +120,18 @@ def seal_log(
     return report
 
 
-def _write(files: PosixFiles, dataset: PosixFiles, report: SealReport, as_it_is: bool) -> None:
+def _write(files: PosixFiles, folder: str, report: SealReport, as_it_is: bool) -> None:
     """Write what the log holds, and read it back before anybody goes by it."""
+    dataset = files.folder(folder, make=True)
     # The dataset's folder has nothing of NeMo Gym's: what lies beside the log stays there.
     # All of the log is read: nobody looks at damage that lies behind a checkpoint, and the log is about to go.
     log = ShardStore(files, NemoGymFiles(dataset), checkpoints=False)
     report.lost = log.outstanding()
     if not as_it_is and (report.lost or log.report.damaged):
         raise _unsettled(files, report.lost, log.report.damaged)
+    if not log.report.damaged:
+        # Where the log is not whole, a dataset may be all that is left of it.
+        _remove_unfinished(files, folder)
     writer = SealedWriter(dataset)
     for standing in log.standings():
         found = log.captured(standing.rollout_id)

@@ -461,3 +461,15 @@ def test_a_damaged_file_of_a_dataset_is_named_and_the_others_are_looked_at(tmp_p
     report = CaptureStore(directory).verify()
     assert not report.sound
     assert [damage.file for damage in report.files] == [f"{folder}/{part.name}"]
+
+
+def test_a_dataset_stays_that_nothing_names_any_more_where_the_log_is_gone(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    expected = told(captured_run(directory))
+    folder = seal(directory).folder
+    (directory / names.SEALED).unlink()
+    (directory / names.epoch_file(4)).unlink()
+    with pytest.raises(UnsettledRun, match="damaged"):
+        seal(directory)
+    (directory / names.SEALED).write_text(f'{{"actor_id":"","sealed":"{folder}"}}')
+    assert told(CaptureStore(directory)) == expected
