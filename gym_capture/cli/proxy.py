@@ -12,7 +12,6 @@ from rich.text import Text
 
 from gym_capture import api
 from gym_capture.asgi.proxy_address import addresses
-from gym_capture.asgi.proxy_extra import require_proxy_extra
 from gym_capture.asgi.proxy_upstream import parse_upstream
 from gym_capture.cli.exits import Exit, Screen
 from gym_capture.cli.tables import pairs
@@ -20,6 +19,7 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.config import CaptureConfig, load_config
 from gym_capture.directory.locate import Liveness, liveness, owner_of
 from gym_capture.errors import ConfigError, GymCaptureError, SettingsDiffer
+from gym_capture.extras import require_extra
 from gym_capture.reach.disabled import disabled_client
 from gym_capture.storage.owner_file import OwnerInfo
 
@@ -41,7 +41,7 @@ def proxy_command(
             "which model server is the proxy for? Nothing was started; give --upstream URL, or set proxy.upstream."
         )
     target = parse_upstream(config.proxy.upstream)
-    require_proxy_extra()
+    require_extra("proxy", "a capturing proxy")
     from gym_capture.asgi.proxy_server import run_in_loop, serve
 
     listen_at, reached_at = addresses(config.proxy.host)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from gym_capture.cli.exits import Screen
 from gym_capture.cli.opened import capture_files
-from gym_capture.viewer.view_extra import require_view_extra
+from gym_capture.extras import require_extra
 
 
 def view_command(directory: Path | None, port: int, browser: bool, screen: Screen) -> None:
     """Serve, say where, and open a browser there."""
-    require_view_extra()
+    require_extra("view", "the viewer")
     from gym_capture.viewer.server import serve
 
     # What cannot be opened is told here and not first on a page.

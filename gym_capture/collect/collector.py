@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gym_capture.asgi.proxy_extra import require_proxy_extra
 from gym_capture.asgi.proxy_upstream import parse_upstream
 from gym_capture.collect.attempt import Attempt
 from gym_capture.collect.binding import bind_output, check_output, holds_no_log
@@ -26,6 +25,7 @@ from gym_capture.collect.stop import StopRequest
 from gym_capture.collect.summary import Progress, Summary
 from gym_capture.config import CaptureConfig
 from gym_capture.errors import ConfigError, GymCaptureError, RolloutFunctionError
+from gym_capture.extras import require_extra
 from gym_capture.model.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _check_proxy(config: CaptureConfig) -> None:
             "share a port. Nothing was started; leave proxy.port at 0, or proxy.replicas at 1."
         )
     if not config.ray.runtime_env:  # which may bring to the proxies what the driver does not have
-        require_proxy_extra()
+        require_extra("proxy", "a capturing proxy")
 
 
 def _attempts(spec: InputSpec, resume: Resume, retries: int) -> Iterator[Attempt]:

@@ -12,11 +12,11 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gym_capture.asgi.proxy_address import addresses
-from gym_capture.asgi.proxy_extra import require_proxy_extra
 from gym_capture.collect.proxies import ProxyLost
 from gym_capture.collect.ray_worker import told
 from gym_capture.config import ProxyConfig
 from gym_capture.errors import GymCaptureError, from_wire
+from gym_capture.extras import require_extra
 
 if TYPE_CHECKING:
     from gym_capture.asgi.proxy_server import CapturingProxy
@@ -40,7 +40,7 @@ class ProxyActor:
     async def start(self, port: int) -> tuple[str, str] | str:
         """Listen. Returns the URL, or class name and message of what is wrong."""
         try:
-            require_proxy_extra()
+            require_extra("proxy", "a capturing proxy")
             from gym_capture.asgi.proxy_server import CapturingProxy
 
             proxy = CapturingProxy(self._settings, self._capture)

@@ -17,6 +17,7 @@ from gym_capture.cli.main import app
 from gym_capture.cli.proxy import tell
 from gym_capture.config import load_config
 from gym_capture.directory.locate import Liveness, liveness
+from gym_capture.extras import PACKAGES
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.threaded_owner import ThreadedOwner
 from tests.asgi.proxy_process import proxy_process
@@ -62,7 +63,7 @@ def test_an_upstream_that_cannot_be_is_a_usage_error(tmp_path: Path, url: str) -
 def test_a_missing_extra_is_told_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gym_capture.asgi.proxy_extra.PACKAGES", ("aiohttp", "no_such_package"))
+    monkeypatch.setitem(PACKAGES, "proxy", ("aiohttp", "no_such_package"))
     ran = invoke(tmp_path, "--upstream", "http://127.0.0.1:1")
     assert ran.exit_code == Exit.ERROR
     assert "needs no_such_package" in ran.stderr

@@ -16,6 +16,7 @@ from gym_capture.collect.collector import collect
 from gym_capture.collect.ray_proxy import RayProxy, ray_proxies
 from gym_capture.config import ProxyConfig, load_config
 from gym_capture.errors import ConfigError
+from gym_capture.extras import PACKAGES
 from gym_capture.storage.store import CaptureStore
 from tests.asgi.raw_http import UpstreamConnection, raw_upstream
 from tests.collect.ray_rollouts import TURNS
@@ -144,7 +145,7 @@ def test_a_run_that_could_not_have_its_proxies_is_refused_before_anything_starts
         asyncio.run(collect(load_config(base, ["proxy.upstream=model:8000"])))
     with pytest.raises(ConfigError, match=r"proxy\.replicas 2"):
         asyncio.run(collect(load_config(base, ["proxy.upstream=http://x", "proxy.port=8100", "proxy.replicas=2"])))
-    monkeypatch.setattr("gym_capture.asgi.proxy_extra.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(PACKAGES, "proxy", ("no_such_package",))
     with pytest.raises(ImportError, match=r"pip install 'gym-capture\[proxy\]'"):
         asyncio.run(collect(load_config(base, ["proxy.upstream=http://x"])))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]

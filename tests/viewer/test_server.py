@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gym_capture.cli.exits import Exit
 from gym_capture.cli.main import app
 from gym_capture.errors import MissingExtra
-from gym_capture.viewer import view_extra
+from gym_capture.extras import require_extra
 from tests.reading.calls import chat, user, written
 
 WITHIN_S = 60
@@ -82,4 +82,4 @@ def test_what_is_no_capture_directory_is_refused_before_anything_listens(tmp_pat
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"uvicorn, starlette.*gym-capture\[view\]"):
-        view_extra.require_view_extra()
+        require_extra("view", "the viewer")
