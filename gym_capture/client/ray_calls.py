@@ -6,6 +6,7 @@ background may meet the user's `ray.shutdown()` at any moment, after any check, 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -29,4 +30,20 @@ def call_actor(method: Any, *arguments: Any) -> Any:
     plain = never_starting(submit)
     if plain is submit:
         return method.remote(*arguments)
+    check_connected()
     return plain(method, arguments, {})
+
+
+def check_connected() -> None:
+    """Return if this process is connected to Ray now. To be asked right before each call.
+
+    What Ray checks itself it checks too late: its profiling of a call touches the core worker first, which is freed by
+    `ray.shutdown()`, so that a handle that is used afterwards can end the process. What is left is the moment between
+    this and the call; Ray has no lock that a caller could take.
+
+    Raises:
+        RaySystemError: it is not.
+    """
+    ray: Any = sys.modules["ray"]  # whoever has a handle has loaded it; never loaded here
+    if not ray.is_initialized():
+        raise ray.exceptions.RaySystemError("Ray has been shut down in this process")

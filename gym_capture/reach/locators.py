@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gym_capture.client.ray_calls import call_actor, never_starting
+from gym_capture.client.ray_calls import call_actor, check_connected, never_starting
 from gym_capture.client.ray_transport import Tunnel
 from gym_capture.client.stream_transport import Locator
 from gym_capture.directory.locate import endpoint_of
@@ -128,6 +128,7 @@ def find_actor(name: str, namespace: str) -> Any:
     """
     import ray
 
+    check_connected()
     try:
         return never_starting(ray.get_actor)(name, namespace)
     except ValueError:
@@ -146,6 +147,7 @@ def named_actors(namespace: str) -> list[str]:
     """
     import ray
 
+    check_connected()
     listed = never_starting(ray.util.list_named_actors)(all_namespaces=True)
     found = {entry["name"] for entry in listed if entry["namespace"] == namespace}
     return sorted(name for name in found if run_actor_name(name) == name or run_actor_name(name) not in found)

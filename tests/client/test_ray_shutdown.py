@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from ray.exceptions import RaySystemError
 
 from gym_capture.client.ray_calls import call_actor, never_starting
 from tests.ray_cluster import ROOT
@@ -116,3 +117,20 @@ def test_a_function_that_starts_nothing_by_itself_is_called_as_it_is() -> None:
 
     assert never_starting(len) is len
     assert call_actor(Method(), 1, 2) == (1, 2)
+
+
+def test_after_a_shutdown_a_call_does_not_reach_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[object] = []
+
+    def auto_init_wrapper(*arguments: object) -> None:
+        raise AssertionError("it would start Ray")
+
+    auto_init_wrapper.__wrapped__ = lambda *arguments: reached.append(arguments)  # type: ignore[attr-defined]  # as functools.wraps does
+    method = type("Method", (), {"_remote": auto_init_wrapper})()
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(RaySystemError, match="shut down"):
+        call_actor(method, 1)
+    assert reached == []
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    call_actor(method, 1)
+    assert reached == [(method, (1,), {})]
