@@ -63,9 +63,9 @@ def incomplete_detail(reasons: Mapping[str, int]) -> str | None:
     """Why a rollout is incomplete, as `lost=2, released=1` in the order of the names.
 
     Args:
-        reasons: how many calls each reason concerns; reasons that concern none are left out.
+        reasons: how many calls each reason concerns; those that concern none, and marks without a reason, are left out.
 
     Returns:
         None when no reason is left: the rollout was marked, without saying why.
     """
-    return ", ".join(f"{name}={count}" for name, count in sorted(reasons.items()) if count > 0) or None
+    return ", ".join(f"{name}={count}" for name, count in sorted(reasons.items()) if name and count > 0) or None

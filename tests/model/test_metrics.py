@@ -58,3 +58,8 @@ def test_reasons_of_incompleteness_are_sorted_by_name() -> None:
     assert incomplete_detail({"released": 1, "lost": 2}) == "lost=2, released=1"
     assert incomplete_detail({"released": 1, "lost": 0}) == "released=1"
     assert incomplete_detail({}) is None
+
+
+def test_a_mark_that_names_no_reason_is_not_one_of_them() -> None:
+    assert incomplete_detail({"": 1}) is None
+    assert incomplete_detail({"": 1, "lost": 2}) == "lost=2"
