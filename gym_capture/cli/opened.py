@@ -72,7 +72,8 @@ def capture_files(directory: Path | None) -> PosixFiles:
     given = directory or directory_of_the_environment(DIRECTORY_VARIABLE)
     if given is None:
         raise ConfigError(
-            f"which directory? Nothing was read; give it as DIR or --dir DIR, or set {DIRECTORY_VARIABLE}."
+            f"which directory? Nothing was read; give it as DIR, before any rollout ids, or --dir DIR, "
+            f"or set {DIRECTORY_VARIABLE}."
         )
     files = PosixFiles(given.absolute())
     require_capture_directory(files)

@@ -54,7 +54,7 @@ def import_(
 ) -> None:
     """
     Write captures into the log of a directory at rest. A live directory is refused, and so are rollouts of which it has
-    other evidence; then nothing is changed. Stopped or killed, it goes on when it is run again.
+    other evidence; then no capture is written. Stopped or killed, it goes on when it is run again.
 
     `gym-capture import out runs/imported`
     """

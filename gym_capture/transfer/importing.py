@@ -51,7 +51,8 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
     Raises:
         DirectoryHeld: the directory has a live owner; nothing was changed.
         RunSealed: the directory's run was sealed; nothing was changed.
-        CaptureDirectoryError: the directory has other evidence of a rollout of the source; nothing was changed.
+        CaptureDirectoryError: the directory has other evidence of a rollout of the source; no capture was written.
+            It was owned for the look, so it has one epoch more.
         DamagedLog: the source cannot be read.
         GymCaptureError: an exchange cannot be written; those before it are there.
         OSError: the directory cannot be written.
@@ -142,7 +143,7 @@ def _skipped(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFile
     if others:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         raise CaptureDirectoryError(
-            f"the directory has other evidence of {', '.join(others[:_NAMED])}{more}. Nothing was changed; import "
+            f"the directory has other evidence of {', '.join(others[:_NAMED])}{more}. No capture was written; import "
             "into another directory.",
             rollout_ids=others,
         )

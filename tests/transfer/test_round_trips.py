@@ -156,7 +156,7 @@ def test_other_evidence_of_a_rollout_is_refused_before_anything_is_written(tmp_p
     source = captured(tmp_path / "source", {"a": conversation(2), "b": conversation(3)})
     target = captured(tmp_path / "target", {"b": conversation(4), "c": conversation(1)})
     before = calls(target)
-    with pytest.raises(CaptureDirectoryError, match=r"other evidence of b\. Nothing was changed"):
+    with pytest.raises(CaptureDirectoryError, match=r"other evidence of b\. No capture was written"):
         import_captures(source, target)
     assert calls(target) == before
     beside = tmp_path / "beside"
