@@ -28,6 +28,11 @@ STORED_FLAGS = int(PartFlag.BYTES | PartFlag.NONSTANDARD | PartFlag.NOT_JSON)
 """The `PartFlag` bits that say something of a text, not of how it is stored."""
 
 
+# Every call that is read comes through here, and an enum's members cost a look-up each.
+_RECORD = int(PartKind.RECORD)
+_KINDS = {int(kind): kind for kind in PartKind}
+
+
 class CapturedCall(NamedTuple):
     """One exchange as it was committed.
 
@@ -114,10 +119,10 @@ def captured_parts(
     texts: dict[PartKind, Text] = {}
     for part, data in parts:
         size += len(data)
-        if part.kind == PartKind.RECORD:
+        if part.kind == _RECORD:
             record = data
         else:
-            texts[PartKind(part.kind)] = Text(data, part.flags & STORED_FLAGS)
+            texts[_KINDS.get(part.kind) or PartKind(part.kind)] = Text(data, part.flags & STORED_FLAGS)
     return CapturedCall(call_index, model_call_id, digest, record, texts, size if raw_bytes is None else raw_bytes)
 
 

@@ -22,7 +22,6 @@ import msgspec
 import zstandard
 
 from gym_capture.errors import DamagedLog, ExchangeTooLarge, FormatError, InvalidExchange
-from gym_capture.model.codec import checksum
 from gym_capture.model.history import (
     NO_STRETCHES,
     SKELETON_SLACK_BYTES,
@@ -343,7 +342,7 @@ def open_part(part: Part, stored: bytes) -> bytes:
     Raises:
         DamagedLog: the stored bytes are short, do not match their checksum, or are not what the part says.
     """
-    if len(stored) != part.length or checksum(stored) != part.crc:
+    if len(stored) != part.length or _crc(stored) != part.crc:
         raise DamagedLog(f"a stored {_kind_name(part)} does not match its checksum; other parts can still be read.")
     skeleton = part.flags & _HISTORY
     if not part.flags & _ZSTD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import FrameRef, checksum
@@ -11,6 +12,13 @@ from gym_capture.model.rollout_state import Entry, History, HistoryPiece
 from gym_capture.model.rows import Part, PartFlag, Row
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
+
+_HISTORY = int(PartFlag.HISTORY)
+
+
+@lru_cache(maxsize=64)
+def _file_of(epoch: int, segment: int) -> str:
+    return SegmentName(epoch, segment).file
 
 
 def parts_of(row: Row) -> Sequence[Part]:
@@ -21,7 +29,7 @@ def parts_of(row: Row) -> Sequence[Part]:
 
 def read_body(files: Files, ref: FrameRef, length: int, offset: int = 0) -> bytes:
     """Bytes of a frame's body; fewer when the file ends before."""
-    return files.read_at(SegmentName(ref.epoch, ref.segment).file, ref.body_offset + offset, length)
+    return files.read_at(_file_of(ref.epoch, ref.segment), ref.body_offset + offset, length)
 
 
 def part_intact(body: memoryview, part: Part) -> bool:
@@ -94,27 +102,26 @@ def open_skeleton(files: Files, entry: Entry, part: Part) -> bytes:
         raise DamagedLog("its segment is gone") from error
 
 
-def open_parts(
-    files: Files, entry: Entry, messages: Messages, wanted: Callable[[Part], bool] = lambda part: True
-) -> list[tuple[Part, bytes]]:
+def open_parts(files: Files, entry: Entry, messages: Messages, parts: Sequence[Part]) -> list[tuple[Part, bytes]]:
     """Parts of one exchange with their bytes as they were handed in, read with one call.
 
     Args:
+        parts: which of the entry's.
         messages: what skeletons refer to; the same for all entries of a rollout that are read together.
 
     Raises:
         DamagedLog: one of them does not match its checksum, is missing with its file, or refers to a damaged message.
     """
-    parts = [part for part in entry.parts if wanted(part)]
     if not parts:
         return []
-    start = min(part.offset for part in parts)
-    length = max(part.offset + part.length for part in parts) - start
+    start = min([part.offset for part in parts])
+    length = max([part.offset + part.length for part in parts]) - start
     data = _read(files, entry.ref, length, start)
     opened: list[tuple[Part, bytes]] = []
     for part in parts:
-        stored = data[part.offset - start : part.offset - start + part.length]
-        if part.flags & PartFlag.HISTORY:
+        at = part.offset - start
+        stored = data[at : at + part.length]
+        if part.flags & _HISTORY:
             opened.append((part, open_text(part, stored, entry.messages, messages.of(entry))))
         else:
             opened.append((part, open_part(part, stored)))

@@ -22,11 +22,12 @@ from gym_capture.model.rollout_state import LOST
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.closing import ClosingNote, close_log, closed_in, sealed_in, switch_readers
 from gym_capture.storage.fault_points import after, before
+from gym_capture.storage.held_files import HeldFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity, Wait
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest, replace_manifest
+from gym_capture.storage.sealed.manifest import MANIFEST, Manifest, read_manifest, replace_manifest
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.shard_store import ShardStore
@@ -124,8 +125,22 @@ def _write(files: PosixFiles, folder: str, report: SealReport, as_it_is: bool) -
     """Write what the log holds, and read it back before anybody goes by it."""
     dataset = files.folder(folder, make=True)
     # The dataset's folder has nothing of NeMo Gym's: what lies beside the log stays there.
-    # All of the log is read: nobody looks at damage that lies behind a checkpoint, and the log is about to go.
-    log = ShardStore(files, NemoGymFiles(dataset), checkpoints=False)
+    with HeldFiles(files.directory) as held:
+        # All of the log is read: nobody looks at damage that lies behind a checkpoint, and the log is about to go.
+        log = ShardStore(held, NemoGymFiles(dataset), checkpoints=False)
+        manifest = _write_dataset(files, dataset, log, folder, report, as_it_is)
+    broken = SealedReader(dataset).verify()
+    sealed = sum(part.call_count for part in manifest.parts)
+    if broken or sealed != report.calls:
+        raise DamagedLog(
+            f"what was written into {dataset.directory} does not read back ({', '.join(broken) or 'calls are missing'})"
+            ". The log is as it was, and counts; check the disk, and seal it again."
+        )
+
+
+def _write_dataset(
+    files: PosixFiles, dataset: PosixFiles, log: ShardStore, folder: str, report: SealReport, as_it_is: bool
+) -> Manifest:
     report.lost = log.outstanding()
     if not as_it_is and (report.lost or log.report.damaged):
         raise _unsettled(files, report.lost, log.report.damaged)
@@ -145,13 +160,7 @@ def _write(files: PosixFiles, folder: str, report: SealReport, as_it_is: bool) -
     manifest = writer.commit()
     if not manifest.parts:
         replace_manifest(dataset, manifest)
-    broken = SealedReader(dataset).verify()
-    sealed = sum(part.call_count for part in manifest.parts)
-    if broken or sealed != report.calls:
-        raise DamagedLog(
-            f"what was written into {dataset.directory} does not read back ({', '.join(broken) or 'calls are missing'})"
-            ". The log is as it was, and counts; check the disk, and seal it again."
-        )
+    return manifest
 
 
 def require_settled(files: PosixFiles) -> None:

@@ -182,12 +182,14 @@ class ShardStore:
     def _calls(self, entries: Iterable[Entry], texts: bool) -> Iterator[CapturedCall]:
         messages = Messages(self._files)
         for entry in entries:
+            parts = entry.parts
+            wanted = parts if texts else [part for part in parts if part.kind == _RECORD]
             try:
-                parts = open_parts(self._files, entry, messages, lambda part: texts or part.kind == _RECORD)
+                opened = open_parts(self._files, entry, messages, wanted)
             except DamagedLog:
                 continue
-            raw_bytes = sum(part.raw for part in entry.parts)
-            yield captured_parts(entry.call_index, entry.model_call_id, entry.digest, parts, raw_bytes)
+            raw_bytes = sum([part.raw for part in parts])
+            yield captured_parts(entry.call_index, entry.model_call_id, entry.digest, opened, raw_bytes)
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The four payload values of these exchanges, by call index. What cannot be read is left out."""
@@ -201,8 +203,9 @@ class ShardStore:
         messages = Messages(self._files)
         for entry in state.entries:
             if entry.call_index in wanted:
+                wanted_parts = [part for part in entry.parts if part.kind not in (_RECORD, _META)]
                 try:
-                    parts = open_parts(self._files, entry, messages, lambda part: part.kind not in (_RECORD, _META))
+                    parts = open_parts(self._files, entry, messages, wanted_parts)
                 except DamagedLog:
                     continue
                 payloads[entry.call_index] = payloads_of(parts)
@@ -239,8 +242,9 @@ class ShardStore:
         damaged = view.holes
         messages = Messages(self._files)
         for entry in view.entries:
+            wanted = [part for part in entry.parts if include_payloads or part.kind == _RECORD]
             try:
-                parts = open_parts(self._files, entry, messages, lambda part: include_payloads or part.kind == _RECORD)
+                parts = open_parts(self._files, entry, messages, wanted)
             except DamagedLog:
                 damaged += 1
                 continue
@@ -308,8 +312,9 @@ class ShardStore:
     def _opened(
         self, rollout_id: str, entry: Entry, messages: Messages, kind: PartKind | None = None
     ) -> list[tuple[Any, bytes]]:
+        wanted = [part for part in entry.parts if kind is None or part.kind == kind]
         try:
-            return open_parts(self._files, entry, messages, lambda part: kind is None or part.kind == kind)
+            return open_parts(self._files, entry, messages, wanted)
         except DamagedLog as error:
             raise DamagedLog(
                 f"exchange {entry.call_index} of rollout {rollout_id}: {error}. Nothing was changed; the others are "

@@ -73,14 +73,7 @@ def call_batches(rollouts: Iterable[CapturedRollout]) -> Iterator[Any]:
     columns = CallColumns()
     for rollout in rollouts:
         for call in rollout.calls:
-            columns.add(
-                rollout.rollout_id,
-                rollout.generation,
-                call.call_index,
-                call.model_call_id,
-                call.raw_bytes,
-                _fields(call),
-            )
+            columns.add(rollout.rollout_id, rollout.generation, call)
             if len(columns) >= BATCH_ROWS:
                 yield pa.record_batch(columns.take(), schema=CALL_COLUMNS)
     if len(columns):

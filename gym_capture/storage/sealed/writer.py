@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gym_capture.errors import DamagedLog, DirectoryHeld
+from gym_capture.errors import DirectoryHeld
 from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.storage import fault_points
 from gym_capture.storage.files import Files
 from gym_capture.storage.sealed.arrow import pa, pq
 from gym_capture.storage.sealed.arrow_files import Sink
 from gym_capture.storage.sealed.call_columns import CallColumns
+from gym_capture.storage.sealed.exact_columns import exact_columns
 from gym_capture.storage.sealed.manifest import (
     Manifest,
     SealedFile,
@@ -22,7 +23,7 @@ from gym_capture.storage.sealed.manifest import (
     replace_manifest,
     rollouts_file,
 )
-from gym_capture.storage.sealed.schema import CALLS, FLAG_BITS, ROLLOUTS, TEXTS
+from gym_capture.storage.sealed.schema import CALLS, ROLLOUTS, TEXTS
 
 GROUP_BYTES = 4 << 20
 """Bytes of exchanges after which a row group ends with its rollout: what is decoded to read one small rollout."""
@@ -190,7 +191,7 @@ class _Part:
     def add(self, rollout: CapturedRollout, call: CapturedCall) -> None:
         """One of its calls."""
         size = call.raw_bytes
-        self._view.add(rollout.rollout_id, rollout.generation, call.call_index, call.model_call_id, size, _fields(call))
+        self._view.add(rollout.rollout_id, rollout.generation, call)
         self._calls_held.append(call)
         self._call_count += 1
         self._raw_bytes += size
@@ -224,7 +225,7 @@ class _Part:
         if len(self._view):
             columns = self._view.take()
             held, self._calls_held = self._calls_held, []
-            columns |= _exact_columns(held)
+            columns |= exact_columns(held)
             self._calls.write(pa.table(columns, schema=CALLS))
             self.held_bytes = 0
 
@@ -302,26 +303,6 @@ class _ParquetFile:
     def close(self) -> None:
         """Give the descriptor back; the file is not whole."""
         self._sink.close()
-
-
-def _exact_columns(calls: Sequence[CapturedCall]) -> dict[str, Any]:
-    """The columns that make the exchanges whole again."""
-    values: dict[str, list[Any]] = {
-        "digest": [call.digest for call in calls],
-        "derivation": [call.derivation for call in calls],
-        "flags": [sum(text.flags << FLAG_BITS * kind for kind, text in call.texts.items()) for call in calls],
-        "record": [call.record for call in calls],
-    }
-    for name, kind in TEXTS.items():
-        values[name] = [None if (text := call.texts.get(kind)) is None else text.data for call in calls]
-    return {name: pa.array(found, CALLS.field(name).type) for name, found in values.items()}
-
-
-def _fields(call: CapturedCall) -> dict[str, Any]:
-    try:
-        return call.fields()
-    except DamagedLog:
-        return {}  # the exchange is whole, and its record is sealed as it is
 
 
 __all__ = ["GROUP_BYTES", "PART_BYTES", "SealedWriter"]
