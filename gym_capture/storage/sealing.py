@@ -43,6 +43,7 @@ class SealReport:
         raw_bytes: bytes of its exchanges before compression.
         dataset_bytes: bytes of its files.
         segments, log_bytes: the segments that were removed now, and their bytes.
+        files_read_back: the dataset's files, each found to be what its manifest says.
         lost, damaged: claims that were open, and exchanges that could not be read; what was sealed says so.
     """
 
@@ -53,6 +54,7 @@ class SealReport:
     dataset_bytes: int = 0
     segments: int = 0
     log_bytes: int = 0
+    files_read_back: int = 0
     lost: int = 0
     damaged: int = 0
 
@@ -68,7 +70,9 @@ def seal_log(
     beat_s: float = BEAT_S,
     new_token: Callable[[], str] = lambda: secrets.token_hex(32),
 ) -> SealReport:
-    """Seal the log of a directory at rest, of one shard. Sealed already: only what is left of its segments goes.
+    """Seal the log of a directory at rest, of one shard.
+
+    Sealed already: its dataset is read again, readers are led to it, and what is left of its segments goes.
 
     Args:
         files: the directory.
@@ -81,12 +85,13 @@ def seal_log(
         DirectoryHeld: an owner is live; nothing was changed.
         UnsettledRun: claims are open, or something is damaged; nothing was changed.
         Superseded: an owner took the directory meanwhile; its log is as it was, and counts.
-        DamagedLog: the dataset is not what was written; no segment was removed.
+        DamagedLog: the dataset is not what was written; no segment was removed now.
         MissingRunMarker, CaptureDirectoryError, FormatError: the directory cannot be used; nothing was changed.
         OSError: reading or writing failed; run it again.
     """
     report = SealReport()
     note = closed_in(files)
+    broken: list[str] = []
     if note is None and (folder := sealed_in(files)) is not None:
         note = ClosingNote(identity.actor_id, folder)
     if note is None:
@@ -114,8 +119,13 @@ def seal_log(
             raise
         ownership.release(0, 0)
     else:
-        _require_dataset(files, note.sealed)
+        broken = _read_again(files, note.sealed)
     switch_readers(files, note)
+    if broken:
+        raise DamagedLog(
+            f"{', '.join(broken)} in {files.directory}/{note.sealed} is not what was written, and the log is gone. "
+            "Readers show the rest; `gym-capture verify` names the rollouts. Restore the folder from a copy."
+        )
     _remove_segments(files, report)
     _measure(files, note.sealed, report)
     return report
@@ -171,21 +181,27 @@ def require_settled(files: PosixFiles) -> None:
             raise _unsettled(files, claims, log.report.damaged)
 
 
-def _require_dataset(files: PosixFiles, folder: str) -> None:
-    """See that the dataset of a log that was closed before is there, and whole while there are segments yet."""
+def _read_again(files: PosixFiles, folder: str) -> list[str]:
+    """See that the dataset of a log that was closed before is there, and whole while there are segments yet.
+
+    Returns:
+        Its damaged files, where no segment is left that could go.
+    """
+    broken: list[str] = []
     try:
         dataset = files.folder(folder)
         dataset.size(MANIFEST)
-        broken = SealedReader(dataset).verify() if names.segments_in(files.names()) else []
+        broken = SealedReader(dataset).verify()
         why = ", ".join(broken)
     except (OSError, GymCaptureError) as error:
         why = str(error)
-    if why:
+    if why and not (broken and not names.segments_in(files.names())):
         raise DamagedLog(
             f"{folder} in {files.directory}, which was sealed, is damaged or gone ({why}). Nothing was changed, and no "
             f"segment was removed; restore the folder from a copy. As long as there is no {names.SEALED}, readers go "
             "by the log, and `gym-capture import` makes a run of it."
         )
+    return broken
 
 
 class _Counted:
@@ -252,6 +268,7 @@ def _remove_segments(files: PosixFiles, report: SealReport) -> None:
 def _measure(files: PosixFiles, folder: str, report: SealReport) -> None:
     manifest = read_manifest(files.folder(folder))
     report.folder = folder
+    report.files_read_back = sum(len(part.files) for part in manifest.parts)
     report.calls = sum(part.call_count for part in manifest.parts)
     report.rollouts = sum(part.rollout_count for part in manifest.parts)
     report.raw_bytes = sum(part.raw_bytes for part in manifest.parts)

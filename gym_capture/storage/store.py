@@ -16,7 +16,7 @@ from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.rollout_state import RolloutView
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
-from gym_capture.storage.closing import sealed_in
+from gym_capture.storage.closing import require_marker, sealed_in
 from gym_capture.storage.file_checks import check_marker
 from gym_capture.storage.files import Files
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -48,6 +48,7 @@ class CaptureStore:
         ShardGiven: it is one shard of a run's.
         CaptureDirectoryError: the path is relative, absent, or no directory; or a shard of the run is lost.
         FormatError: the log is of another version.
+        DamagedLog: the run was sealed, and its dataset, or the file that leads readers to it, is gone.
         MissingExtra: the run was sealed, and pyarrow is not installed.
     """
 
@@ -72,6 +73,8 @@ class CaptureStore:
                 raise
         # Segments go only after the log was sealed: if it is not, all of them were there.
         folder = folder or sealed_in(files)
+        if folder is None:
+            require_marker(files)
         if folder is None and found is not None:
             return found
         from gym_capture.storage.sealed.sealed_shard import SealedShard

@@ -463,6 +463,30 @@ def test_a_damaged_file_of_a_dataset_is_named_and_the_others_are_looked_at(tmp_p
     assert [damage.file for damage in report.files] == [f"{folder}/{part.name}"]
 
 
+def test_readers_are_told_that_only_the_file_that_leads_to_the_dataset_is_lost(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    expected = told(captured_run(directory))
+    made = seal(directory)
+    (directory / names.SEALED).unlink()
+    with pytest.raises(DamagedLog, match=rf"sealed into {made.folder}.*SEALED.* gone.*gym-capture seal"):
+        CaptureStore(directory)
+    again = seal(directory)
+    assert (again.folder, again.segments, again.files_read_back) == (made.folder, 0, 2)
+    assert told(CaptureStore(directory)) == expected
+
+
+def test_sealing_again_reads_the_dataset_and_leads_readers_to_what_is_left_of_it(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    captured_run(directory)
+    folder = seal(directory).folder
+    (directory / names.SEALED).unlink()
+    part = next((directory / folder).glob("*.calls.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(DamagedLog, match=rf"{part.name} in .* the log is gone"):
+        seal(directory)
+    assert CaptureStore(directory).rollout_ids() == RUN_IDS
+
+
 def test_a_dataset_stays_that_nothing_names_any_more_where_the_log_is_gone(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     expected = told(captured_run(directory))
