@@ -110,6 +110,7 @@ def warn_of_damage(screen: Screen, store: CaptureStore) -> None:
         return
     places = [f"{place.segment.file} at {place.offset} ({place.length} bytes)" for place in report.damages]
     places += [f"the header of {segment.file}" for segment in report.headers]
+    places += [str(index) for index in report.indexes]
     shown = "; ".join(places[:3]) or "bytes that a repair put aside"
     more = f" and {len(places) - 3} places more" if len(places) > 3 else ""
     screen.err.print(

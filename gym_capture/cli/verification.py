@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gym_capture.directory.repairing import repair_at_rest
-from gym_capture.errors import DamagedLog
 from gym_capture.model.gaps import incomplete_detail
 from gym_capture.model.rows import CutRow
 from gym_capture.storage.names import nemo_gym_file
@@ -25,25 +24,20 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         incomplete (with reasons), have late rows or open claims; `tears` and `cuts`, which lose nothing that was
         acknowledged; `quarantined`, the places whose bytes a repair put aside; `checkpoints`, those that do not say
         what the log says (which costs time at the next opening, no evidence); and `damage`, each piece of which is
-        something that cannot be read. Where damage in a sealed run hides them, `rollouts` and `calls` are null, and
-        `incomplete` is what was found before it.
+        something that cannot be read. Where a damaged file of a sealed run may hide some, `rollouts` and `calls`
+        are null, and `incomplete` has those that are known.
     """
     reports = store.verify_shards()
     total = reduce(add, reports.values())
     calls = rollouts = 0
-    counted = True
     incomplete: dict[str, str] = {}
-    try:
-        for rollout_id in store.rollout_ids():
-            evidence = store.evidence(rollout_id)
-            rollouts += 1
-            calls += len(evidence.records) + evidence.damaged
-            if evidence.incomplete is not None:
-                incomplete[rollout_id] = incomplete_detail(evidence.incomplete) or "marked"
-    except DamagedLog:
-        if total.sound:
-            raise
-        counted = False  # a file of a dataset, which is named, keeps its rollouts from being gone through
+    for rollout_id in store.rollout_ids():
+        evidence = store.evidence(rollout_id)
+        rollouts += 1
+        calls += len(evidence.records) + evidence.damaged
+        if evidence.incomplete is not None:
+            incomplete[rollout_id] = incomplete_detail(evidence.incomplete) or "marked"
+    counted = not total.log.indexes
     damage = [each for path, report in reports.items() for each in _damage(path, report)]
     log = total.log
     return {

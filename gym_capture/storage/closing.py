@@ -83,8 +83,8 @@ def require_marker(files: Files) -> None:
     if note is None or names.segments_in(files.names()) or sealed_in(files) is not None:
         return
     raise DamagedLog(
-        f"the run in {files.directory} was sealed into {note.sealed}, and {names.SEALED}, which leads readers there, is "
-        "gone. Nothing was changed; `gym-capture seal` on the run's directory writes it anew."
+        f"the run in {files.directory} was sealed into {note.sealed}, and {names.SEALED}, which leads readers there, "
+        "is gone. Nothing was changed; `gym-capture seal` on the run's directory writes it anew."
     )
 
 

@@ -17,6 +17,20 @@ class Place(NamedTuple):
     length: int
 
 
+class LostIndex(NamedTuple):
+    """A file that says which rollouts lie in a part of a sealed dataset, and cannot be read.
+
+    `rollouts` and `calls`: how many the part has, by the manifest.
+    """
+
+    file: str
+    rollouts: int
+    calls: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, which says what lies in its part ({self.rollouts} rollouts, {self.calls} calls),"
+
+
 @dataclass(slots=True)
 class RecoveryReport:
     """What one pass over the log found.
@@ -33,6 +47,7 @@ class RecoveryReport:
         affected: rollouts that may have lost rows in the damaged places; they are marked incomplete.
         broken_parts: payload parts found damaged while copying the last group of an earlier owner.
         copied: frames that this recovery copied into its own segment.
+        indexes: of a sealed dataset, the files without which it is not known what some rollouts lack.
         checkpoint: the checkpoint (one of each shard at most) behind which reading began; what lies before it was not
             looked at. Empty: none.
     """
@@ -51,6 +66,7 @@ class RecoveryReport:
     affected: set[str] = field(default_factory=set)
     broken_parts: int = 0
     copied: int = 0
+    indexes: list[LostIndex] = field(default_factory=list)
     checkpoint: str = ""
 
     def __add__(self, other: RecoveryReport) -> RecoveryReport:
@@ -60,7 +76,7 @@ class RecoveryReport:
     @property
     def damaged(self) -> bool:
         """Whether anything that had been synced could not be read."""
-        return bool(self.damages or self.headers or self.affected)
+        return bool(self.damages or self.headers or self.affected or self.indexes)
 
     def summary(self) -> str:
         """One line for a log or a terminal."""
@@ -83,6 +99,8 @@ class RecoveryReport:
             parts.append(f"{len(self.headers)} damaged segment headers")
         if self.broken_parts:
             parts.append(f"{self.broken_parts} damaged payload parts in the last group")
+        if self.indexes:
+            parts.append(f"{len(self.indexes)} damaged files of a dataset")
         if self.affected:
             parts.append(f"{len(self.affected)} rollouts marked incomplete")
         if self.ignored_bytes:

@@ -89,9 +89,17 @@ def test_verify_names_a_damaged_file_of_a_sealed_run(tmp_path: Path, kind: str) 
     part = next(directory.glob(f"sealed-*/*.{kind}.parquet"))
     part.write_bytes(b"PAR1" + b"\x55" * (part.stat().st_size - 4))
     told = document("verify", directory, code=4)
-    assert (told["sound"], told["rollouts"], told["calls"]) == (False, None, None)
-    assert [each["file"] for each in told["damage"]] == [str(part.relative_to(directory))]
+    assert (told["sound"], told["rollouts"], told["calls"]) == (False, *((2, 3) if kind == "calls" else (None, None)))
+    assert [each["file"] for each in told["damage"] if "file" in each] == [str(part.relative_to(directory))]
+    assert {each["rollout_id"] for each in told["damage"] if "rollout_id" in each} == {"first", "second"}
+    assert "its part has 2 rollouts, 3 calls" in next(each["why"] for each in told["damage"] if "why" in each)
     assert part.name in ran("verify", directory, code=4).stdout
+    listed = document("ls", directory)["rows"]
+    assert [(each["rollout_id"], each["calls"], each["status"]) for each in listed] == [
+        ("first", 2, "incomplete"),
+        ("second", 1, "incomplete"),
+    ]
+    assert CliRunner().invoke(app, ["check", str(directory)]).exit_code in (3, 4)
 
 
 def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -25,6 +25,7 @@ from gym_capture.storage.sealed.schema import FLAG_BITS, TEXTS
 _OPEN_FILES = 32
 """Footers kept: each is up to about 1 MB."""
 _CHECKED_BYTES = 1 << 20
+_WHOSE = ["rollout_id", "generation", "call_index", "raw_bytes"]
 _IDENTITY = ["call_index", "model_call_id", "digest", "derivation", "raw_bytes", "flags", "record"]
 
 
@@ -107,11 +108,42 @@ class SealedReader:
     def rows(self) -> Iterator[SealedRow]:
         """What is known of every generation of every rollout, part by part; no exchange is read."""
         for part in self.manifest.parts:
-            yield from self._rows_of(part)
+            yield from self.rows_of(part)
 
-    def gathered(self, rows: Sequence[SealedRow], *, texts: bool = True) -> CapturedRollout:
-        """A rollout from all rows of one generation of it, in the order in which `rows` gives them."""
-        return self._gathered(rows, texts)
+    def rows_of(self, part: SealedPart) -> Iterator[SealedRow]:
+        """The same of one part.
+
+        Raises:
+            DamagedLog: its file of rollouts is damaged or gone.
+        """
+        with _damage_named(self, part.rollouts):
+            parquet = self._parquet(part.rollouts)
+            for group in range(parquet.groups):
+                yield from _as_rows(part, parquet.group(group, None))
+
+    def rows_by_calls(self, part: SealedPart) -> list[SealedRow]:
+        """What a part's calls say of its rollouts, where its file of rollouts is damaged: that each has these calls.
+
+        Raises:
+            DamagedLog: its file of calls is damaged or gone, too.
+        """
+        with _damage_named(self, part.calls):
+            parquet = self._parquet(part.calls)
+            rollouts, generations, indexes, sizes = map(parquet.column, _WHOSE)
+        rows: list[SealedRow] = []
+        at = 0
+        for (rollout_id, generation), group in groupby(zip(rollouts, generations, strict=True)):
+            end = at + sum(1 for _ in group)
+            found = indexes[at:end]
+            rows.append(
+                SealedRow(part, rollout_id, generation, end - at, max(found) + 1, None, 0, 0, at, sum(sizes[at:end]))
+            )
+            at = end
+        return rows
+
+    def readable(self, rows: Sequence[SealedRow], *, texts: bool = True) -> CapturedRollout:
+        """A rollout from all rows of one generation of it; calls that cannot be read any more are left out."""
+        return self._gathered(rows, texts, strict=False)
 
     def rollouts(self, *, texts: bool = True) -> Iterator[CapturedRollout]:
         """Every generation of every rollout, in the order of (rollout id, generation).
@@ -119,7 +151,7 @@ class SealedReader:
         Args:
             texts: False: what is derived of the exchanges is enough; their texts are not read.
         """
-        streams = [self._rows_of(part) for part in self.manifest.parts]
+        streams = [self.rows_of(part) for part in self.manifest.parts]
         held: list[SealedRow] = []
         for row in heapq.merge(*streams, key=_order):
             if held and _order(held[0]) != _order(row):
@@ -159,40 +191,40 @@ class SealedReader:
                         found += _as_rows(part, table.filter(wanted))
         return found
 
-    def _rows_of(self, part: SealedPart) -> Iterator[SealedRow]:
-        with _damage_named(self, part.rollouts):
-            parquet = self._parquet(part.rollouts)
-            for group in range(parquet.groups):
-                yield from _as_rows(part, parquet.group(group, None))
-
-    def _gathered(self, rows: Sequence[SealedRow], texts: bool = True) -> CapturedRollout:
+    def _gathered(self, rows: Sequence[SealedRow], texts: bool = True, strict: bool = True) -> CapturedRollout:
         """A rollout from its rows, in the order in which they were sealed: what the last says of it holds."""
         last = rows[-1]
-        calls = self._calls(rows[0], texts) if len(rows) == 1 else self._merged(rows, texts)
+        calls = self._calls(rows[0], texts, strict) if len(rows) == 1 else self._merged(rows, texts, strict)
         return CapturedRollout(
             last.rollout_id, last.generation, calls, last.indexes, last.reasons, last.outstanding, last.late
         )
 
-    def _merged(self, rows: Sequence[SealedRow], texts: bool) -> Iterator[CapturedCall]:
+    def _merged(self, rows: Sequence[SealedRow], texts: bool, strict: bool) -> Iterator[CapturedCall]:
         before = -1
-        for call in heapq.merge(*(self._calls(row, texts) for row in rows), key=lambda call: call.call_index):
+        streams = [self._calls(row, texts, strict) for row in rows]
+        for call in heapq.merge(*streams, key=lambda call: call.call_index):
             if call.call_index != before:
                 before = call.call_index
                 yield call
 
-    def _calls(self, row: SealedRow, texts: bool) -> Iterator[CapturedCall]:
+    def _calls(self, row: SealedRow, texts: bool, strict: bool) -> Iterator[CapturedCall]:
         wanted = TEXTS if texts else {}
         at, end = row.first_row, row.first_row + row.calls
-        if at == end:
-            return
-        with _damage_named(self, row.part.calls):
-            parquet = self._parquet(row.part.calls)
-            while at < end:
-                group, offset, rows = parquet.place(at)
-                count = min(rows - offset, end - at)
-                table = parquet.group(group, [*_IDENTITY, *wanted]).slice(offset, count)
-                yield from _as_calls(table, wanted)
-                at += count
+        while at < end:
+            count = 0
+            try:
+                with _damage_named(self, row.part.calls):
+                    parquet = self._parquet(row.part.calls)
+                    group, offset, rows = parquet.place(at)
+                    count = min(rows - offset, end - at)
+                    table = parquet.group(group, [*_IDENTITY, *wanted]).slice(offset, count)
+                    yield from _as_calls(table, wanted)
+            except DamagedLog:
+                if strict:
+                    raise
+                if not count:
+                    return  # not this row group, but the whole file
+            at += count
 
     def _parquet(self, file: SealedFile) -> _Parquet:
         found = self._opened.get(file.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -14,12 +15,12 @@ from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
-from gym_capture.model.rollout_state import Entry, RolloutView
+from gym_capture.model.rollout_state import DAMAGED, Entry, RolloutView
 from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.recovery_report import RecoveryReport
-from gym_capture.storage.sealed.manifest import MANIFEST
+from gym_capture.storage.recovery_report import LostIndex, RecoveryReport
+from gym_capture.storage.sealed.manifest import MANIFEST, SealedPart
 from gym_capture.storage.sealed.reader import SealedReader, SealedRow
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
@@ -55,6 +56,7 @@ class SealedShard:
         # The dataset's folder has no log: what this gives is what lies beside.
         self._beside = ShardStore(dataset, beside)
         self._index: dict[str, list[SealedRow]] | None = None
+        self._unlisted: list[SealedPart] = []
 
     @property
     def folder(self) -> str:
@@ -63,8 +65,15 @@ class SealedShard:
 
     @property
     def report(self) -> RecoveryReport:
-        """Nothing: there is no log."""
-        return RecoveryReport()
+        """There is no log. It tells which rollouts may lack something because a file that lists them is damaged."""
+        known = self._rows()
+        return RecoveryReport(
+            indexes=[
+                LostIndex(f"{self._sealed}/{part.rollouts.name}", part.rollout_count, part.call_count)
+                for part in self._unlisted
+            ],
+            affected={rollout_id for rollout_id in known if self._may_lack(rollout_id)},
+        )
 
     def refresh(self) -> None:
         """Nothing is ever added."""
@@ -87,17 +96,26 @@ class SealedShard:
         if self._lies_beside(rollout_id):
             return self._beside.standing(rollout_id)
         rows = self._rows().get(rollout_id)
-        return RolloutStanding(rollout_id, 0, 0) if rows is None else _standing(rows)
+        if rows is None:
+            return RolloutStanding(rollout_id, 0, 0, reasons=self._reasons(rollout_id, None))
+        return _standing(rows)
 
     def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
-        """The RECORD parts of a rollout's calls, from call index `first` on."""
+        """The RECORD parts of a rollout's calls, from call index `first` on; those that were damaged since are None."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             yield from self._beside.records(rollout_id, first)
             return
-        for call in self._rollout(rollout_id, texts=False).calls:
-            if call.call_index >= first:
-                yield StoredRecord(call.call_index, call.record, None)
+        found = self._rollout(rollout_id, texts=False)
+        records: dict[int, bytes | None] = {call.call_index: call.record for call in found.calls}
+        lost = sum(row.calls for row in self._rows().get(rollout_id, ())) - len(records)
+        if lost > 0:
+            # Where some were damaged before, which are which is not known; how many is.
+            missing = (index for index in range(found.indexes) if index not in records)
+            records |= dict.fromkeys(list(islice(missing, lost)))
+        for index in sorted(records):
+            if index >= first:
+                yield StoredRecord(index, records[index], None)
 
     def open_claims(self, rollout_id: str | None = None) -> list[OpenClaim]:
         """None: nobody can hold one."""
@@ -135,8 +153,8 @@ class SealedShard:
             there = {index for index, _ in found}
             missing = [index for index in range(len(found) + damaged) if index not in there]
             raise DamagedLog(
-                f"exchange {missing[0]} of rollout {rollout_id} was damaged when it was sealed ({damaged} in all, in "
-                f"{self._files.directory}). Nothing was changed; read_available() gives the others.",
+                f"exchange {missing[0]} of rollout {rollout_id} is damaged, or was when it was sealed ({damaged} in "
+                f"all, in {self._files.directory}). Nothing was changed; read_available() gives the others.",
                 rollout_id=rollout_id,
                 call_index=missing[0],
                 call_indexes=missing,
@@ -180,11 +198,18 @@ class SealedShard:
         }
 
     def read_bytes(self, rollout_id: str, call_index: int, payload: str) -> bytes:
-        """One payload's exact text. KeyError: there is none."""
+        """One payload's exact text. KeyError: there is none. DamagedLog: it cannot be read."""
         kind = PAYLOADS[payload]
-        for call in self._rollout(rollout_id).calls:
-            if call.call_index == call_index and kind in call.texts:
-                return call.texts[kind].data
+        found = self._rollout(rollout_id)
+        call = next((each for each in found.calls if each.call_index == call_index), None)
+        if call is None and 0 <= call_index < found.indexes:
+            raise DamagedLog(
+                f"exchange {call_index} of rollout {rollout_id} is damaged. Nothing was changed; others can be read.",
+                rollout_id=rollout_id,
+                call_index=call_index,
+            )
+        if call is not None and kind in call.texts:
+            return call.texts[kind].data
         raise KeyError(f"exchange {call_index} of rollout {rollout_id} has no {payload} in the dataset")
 
     def evidence(self, rollout_id: str, include_payloads: bool = False) -> RolloutEvidence:
@@ -210,22 +235,26 @@ class SealedShard:
 
     def verify(self) -> VerifyReport:
         """Read every file of the dataset, and the small files of the directory."""
-        report = VerifyReport(RecoveryReport(), files=check_files(self._files, None))
+        report = VerifyReport(self.report, files=check_files(self._files, None))
+        broken = set(self._reader.verify())
         report.files += [
-            FileDamage(f"{self._sealed}/{name}", 0, "it is not what the manifest says")
-            for name in self._reader.verify()
+            FileDamage(
+                f"{self._sealed}/{file.name}",
+                0,
+                f"not what the manifest says; its part has {part.rollout_count} rollouts, {part.call_count} calls",
+            )
+            for part in self._reader.manifest.parts
+            for file in part.files
+            if file.name in broken
         ]
-        try:
-            known = self._rows()
-        except DamagedLog:
-            if report.sound:
-                raise
-            return report  # named above; whose NeMo Gym's files count is not known without
-        for rows in known.values():
+        for rows in self._rows().values():
             report.parts += sum(row.calls for row in rows)
             each = _standing(rows)
-            if each.damaged:
-                report.holes[each.rollout_id] = each.damaged
+            damaged = each.damaged
+            if any(row.part.calls.name in broken for row in rows):
+                damaged = (each.calls or 0) - sum(1 for _ in self._rollout(each.rollout_id).calls)
+            if damaged:
+                report.holes[each.rollout_id] = damaged
             if each.late:
                 report.late[each.rollout_id] = each.late
         for rollout_id in sorted(self._nemo_gym.rollout_ids()):
@@ -237,10 +266,37 @@ class SealedShard:
         """The rows of each rollout: one, or more where it lies in several parts. Nothing of them changes any more."""
         if self._index is None:
             index: dict[str, list[SealedRow]] = {}
-            for row in self._reader.rows():
-                index.setdefault(row.rollout_id, []).append(row)
+            self._unlisted = []
+            for part in self._reader.manifest.parts:
+                for row in self._rows_of(part):
+                    index.setdefault(row.rollout_id, []).append(row)
+            for rollout_id, rows in index.items():
+                rows[-1] = rows[-1]._replace(reasons=self._reasons(rollout_id, rows[-1].reasons))
             self._index = index
         return self._index
+
+    def _rows_of(self, part: SealedPart) -> list[SealedRow]:
+        """A part's rows; as far as its calls say them, where the file that has them is damaged."""
+        rows: list[SealedRow] = []
+        try:
+            for row in self._reader.rows_of(part):
+                rows.append(row)
+        except DamagedLog:
+            self._unlisted.append(part)
+            try:
+                return self._reader.rows_by_calls(part)
+            except DamagedLog:
+                pass
+        return rows
+
+    def _may_lack(self, rollout_id: str) -> bool:
+        """Whether there may have been more of a rollout in a part whose rollouts cannot be read."""
+        return any(part.first <= rollout_id <= part.last for part in self._unlisted)
+
+    def _reasons(self, rollout_id: str, known: dict[str, int] | None) -> dict[str, int] | None:
+        if not self._may_lack(rollout_id):
+            return known
+        return {**(known or {}), DAMAGED: (known or {}).get(DAMAGED, 0) + 1}
 
     def _knows(self, rollout_id: str) -> bool:
         rows = self._rows().get(rollout_id)
@@ -251,8 +307,10 @@ class SealedShard:
 
     def _rollout(self, rollout_id: str, *, texts: bool = True) -> CapturedRollout:
         rows = self._rows().get(rollout_id)
+        if rows:
+            return self._reader.readable(rows, texts=texts)
         none: list[CapturedCall] = []
-        return self._reader.gathered(rows, texts=texts) if rows else CapturedRollout(rollout_id, 0, none, 0)
+        return CapturedRollout(rollout_id, 0, none, 0, self._reasons(rollout_id, None))
 
 
 def _standing(rows: list[SealedRow]) -> RolloutStanding:
