@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gym_capture.model.captured import CapturedRollout
-from gym_capture.storage.remote.run_uri import files_at, is_uri
+from gym_capture.storage.remote.opening import files_at
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.sealed.manifest import MANIFEST
 from gym_capture.storage.store import CaptureStore

@@ -22,7 +22,7 @@ from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
-from gym_capture.storage.remote.run_uri import files_at
+from gym_capture.storage.remote.opening import files_at
 from gym_capture.storage.run_layout import marker_of_shards, shards_of
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gym_capture.storage.files import Files
-from gym_capture.storage.posix_files import PosixFiles
-
 # A scheme of one letter is a drive.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _COLLAPSED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -30,20 +27,4 @@ def shown(uri: str) -> str:
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", uri))
 
 
-def files_at(place: str | Path) -> Files:
-    """The files of a run's directory, or of a sealed run at a URI, which are read only.
-
-    Raises:
-        CaptureDirectoryError: the path is relative, absent, or no directory.
-        RemoteUnavailable: the URI cannot be reached, or no sealed run lies there.
-        ConfigError: there is no such kind of URI.
-        MissingExtra: it is a URI, and pyarrow is not installed.
-    """
-    if not is_uri(place):
-        return PosixFiles(place)
-    from gym_capture.storage.remote.remote_files import RemoteFiles
-
-    return RemoteFiles(str(place))
-
-
-__all__ = ["files_at", "is_uri", "shown", "was_uri"]
+__all__ = ["is_uri", "shown", "was_uri"]
