@@ -75,6 +75,14 @@ class RunSealed(CaptureDirectoryError):
     """The run was sealed: its log is closed for good, what it holds is in a dataset, and nothing more is written."""
 
 
+class RemoteUnavailable(GymCaptureError):
+    """A place elsewhere (a URI) cannot be read or written, or no sealed run lies there; run it again."""
+
+
+class TargetTaken(GymCaptureError):
+    """Where a sealed run is to be carried to lies something else; nothing there was changed."""
+
+
 class UnsettledRun(GymCaptureError):
     """A run that is to be sealed has open claims or damage; nothing was sealed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from gym_capture.actor.exits import Exits
 from gym_capture.api import initialise_ray
 from gym_capture.client.host import CoreHost
+from gym_capture.client.operations import Ask, Flush, Ticket
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.work_aside import run_aside
 from gym_capture.config import RayConfig
@@ -25,9 +27,10 @@ from gym_capture.errors import (
     RayUnavailable,
 )
 from gym_capture.model.endpoint import Endpoint
+from gym_capture.model.messages import Stats
 from gym_capture.reach.auto_transport import AutoTransport
 from gym_capture.reach.locators import FirstLocator
-from gym_capture.reach.shared_host import share_host
+from gym_capture.reach.shared_host import forget_core, share_host
 
 HERE = Endpoint("127.0.0.1", 1, "token", "run", 1)
 
@@ -148,6 +151,42 @@ async def test_a_core_ends_with_the_last_client_that_shares_it() -> None:
     share = share_host(key, make)
     assert len(made) == 2
     await share.close(1.0)
+
+
+class CountedHost(CoreHost):
+    """A core's host that says when it is closed."""
+
+    def __init__(self, *answers: FakeLink | Exception) -> None:
+        super().__init__(FakeTransport("stream", *answers), ClientOptions())
+        self.ended = threading.Event()
+
+    async def close(self, timeout_s: float) -> bool:
+        left_nothing = await super().close(timeout_s)
+        self.ended.set()
+        return left_nothing
+
+
+async def test_a_core_whose_run_is_over_and_whose_clients_are_gone_ends_when_another_run_is_opened() -> None:
+    over, forgotten, claimed = (CountedHost(*[OwnerNotFound("stopped")] * 9) for _ in range(3))
+    hosts = iter([over, forgotten, claimed])
+    for name in ("over", "forgotten"):
+        share = share_host((name, "of this test"), lambda: next(hosts))
+        with pytest.raises(OwnerNotFound):
+            await share.perform(Ask(Stats(None), 5.0))
+    forget_core(("forgotten", "of this test"))
+    share = share_host(("claimed", "of this test"), lambda: next(hosts))
+    claimed.submit(Ticket("r-0", "c-0", 0))
+    await share.perform(Flush(0.0))
+    del share
+    gc.collect()
+    another = share_host(("another", "of this test"), lambda: CountedHost())
+    assert await asyncio.to_thread(over.ended.wait, 10.0)
+    assert await asyncio.to_thread(forgotten.ended.wait, 10.0)
+    assert not claimed.ended.is_set(), "its claim may still be answered"
+    again = share_host(("claimed", "of this test"), lambda: next(hosts))
+    await again.close(0.0)
+    await another.close(0.0)
+    assert claimed.ended.is_set()
 
 
 async def test_closing_a_shared_client_waits_for_its_work_aside() -> None:

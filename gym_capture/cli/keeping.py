@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gym_capture.cli.exits import Screen
 from gym_capture.cli.opened import looking
-from gym_capture.cli.options import Debug, Json
+from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 from gym_capture.errors import ConfigError
 
@@ -30,6 +30,12 @@ def seal(
         bool,
         typer.Option("--as-it-is", help="Also with open claims (they are lost then) or damage (it goes with the log)."),
     ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="URI", help="Then carry it to a folder elsewhere: s3://bucket/runs/7.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -40,20 +46,34 @@ def seal(
     The log is closed and removed only after the dataset is on disk and was read back. Stopped or killed, it goes on
     when it is run again. What was cleared is not carried over. `gym-capture import DIR NEW` makes a run of it again.
 
+    With `--to` a copy of what was sealed is then sent to any file system that pyarrow knows, where commands that read
+    find it once all of it is there. The directory stays; `gym-capture prune` removes it.
+
     `gym-capture seal runs/local/model-calls`
+
+    `gym-capture seal runs/local/model-calls --to s3://bucket/runs/7`
     """
     with looking(as_json=as_json, debug=debug) as screen:
         from dataclasses import asdict
 
         from gym_capture.directory.sealing import seal_at_rest
 
-        reports = seal_at_rest(directory.absolute(), as_it_is=as_it_is)
+        path = local_directory(directory).absolute()
+        carried = None
+        if to is None:
+            reports = seal_at_rest(path, as_it_is=as_it_is)
+        else:
+            from gym_capture.directory.carrying import seal_and_carry
+
+            reports, carried = seal_and_carry(path, to, as_it_is=as_it_is)
         each = [asdict(report) for report in reports.values()]
         told: dict[str, Any] = {
-            "directory": str(directory.absolute()),
+            "directory": str(path),
             "datasets": [path + report.folder for path, report in reports.items()],
         }
         told |= {key: sum(report[key] for report in each) for key in each[0] if key != "folder"}
+        if carried is not None:
+            told["carried"] = asdict(carried)
         if screen.as_json:
             screen.document(told)
         else:
@@ -93,7 +113,7 @@ def prune(
 
         seconds = None if older_than is None else _given(older_than, _DURATION, _SECONDS, "--older-than", "30d")
         keep_bytes = None if keep is None else int(_given(keep, _SIZE, _BYTES, "--keep", "500G"))
-        found = pruning.choose(folder, older_than_s=seconds, run=run, keep_bytes=keep_bytes)
+        found = pruning.choose(local_directory(folder), older_than_s=seconds, run=run, keep_bytes=keep_bytes)
         if yes:
             found = pruning.prune(found)
         told = {

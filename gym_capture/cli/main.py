@@ -10,7 +10,7 @@ import typer
 from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.keeping import prune, seal
-from gym_capture.cli.options import Debug, Dir, DirOption, Json, one_directory
+from gym_capture.cli.options import Debug, Dir, DirOption, Json, local_directory, one_directory
 from gym_capture.cli.spans import spans
 from gym_capture.cli.sql import sql
 from gym_capture.cli.transfer import export, import_
@@ -129,7 +129,7 @@ def status(
     from gym_capture.cli.tables import status_view
 
     with command(as_json=as_json, debug=debug) as screen:
-        found = status_of_owner(one_directory(directory, dir_option), name, namespace, address)
+        found = status_of_owner(local_directory(one_directory(directory, dir_option)), name, namespace, address)
         if as_json:
             screen.document(found)
         else:
@@ -160,6 +160,7 @@ def verify(
     from gym_capture.cli.tables import verify_view
     from gym_capture.cli.verification import repaired, verification
     from gym_capture.storage.posix_files import PosixFiles
+    from gym_capture.storage.remote.run_uri import is_uri
     from gym_capture.storage.run_marker import require_capture_directory
     from gym_capture.storage.store import CaptureStore
 
@@ -167,10 +168,12 @@ def verify(
         given = one_directory(directory, dir_option)
         if given is None:
             raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
-        files = PosixFiles(given.absolute())
-        require_capture_directory(files)
-        mended = repaired(given.absolute()) if repair else None
-        found = verification(CaptureStore(files, checkpoints=False))
+        mended = None
+        if repair or not is_uri(given):
+            path = local_directory(given).absolute()
+            require_capture_directory(PosixFiles(path))
+            mended = repaired(path) if repair else None
+        found = verification(CaptureStore(given if is_uri(given) else path, checkpoints=False))
         if mended is not None:
             found["repair"] = mended
         if as_json:
@@ -233,7 +236,7 @@ def stop(
     from gym_capture.cli.owner import stop_owner
 
     with command(as_json=as_json, debug=debug) as screen:
-        stopped = stop_owner(one_directory(directory, dir_option), name, namespace, address)
+        stopped = stop_owner(local_directory(one_directory(directory, dir_option)), name, namespace, address)
         if as_json:
             screen.document(stopped)
         else:

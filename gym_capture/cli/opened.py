@@ -13,12 +13,13 @@ from rich.text import Text
 
 from gym_capture.api import DIRECTORY_VARIABLE
 from gym_capture.cli.exits import Exit, Screen, command
-from gym_capture.cli.options import directory_of_the_environment
+from gym_capture.cli.options import directory_of_the_environment, local_directory
 from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureError, RolloutNotFound
 from gym_capture.reading.nearest import nearest_ids
 from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage import names
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.store import CaptureStore
@@ -52,20 +53,22 @@ def looking(*, as_json: bool, debug: bool) -> Iterator[Screen]:
             ) from error
 
 
-def open_directory(directory: Path | None) -> CaptureStore:
-    """The store of a directory, of the one that the environment names if none is given.
+def open_directory(directory: str | None) -> CaptureStore:
+    """The store of a directory or of the URI of a sealed run, of what the environment names if none is given.
 
     Raises:
         ConfigError, MissingRunMarker, CaptureDirectoryError: as `capture_files`.
+        RemoteUnavailable: the URI cannot be reached, or no sealed run lies there.
     """
-    return CaptureStore(capture_files(directory))
+    given = directory or directory_of_the_environment(DIRECTORY_VARIABLE)
+    return CaptureStore(given if given is not None and is_uri(given) else capture_files(given))
 
 
-def capture_files(directory: Path | None) -> PosixFiles:
+def capture_files(directory: str | None) -> PosixFiles:
     """The files of a capture directory, of the one that the environment names if none is given.
 
     Raises:
-        ConfigError: none was given.
+        ConfigError: none was given, or a URI.
         MissingRunMarker: it is no capture directory.
         CaptureDirectoryError: it does not exist.
     """
@@ -75,7 +78,7 @@ def capture_files(directory: Path | None) -> PosixFiles:
             f"which directory? Nothing was read; give it as DIR, before any rollout ids, or --dir DIR, "
             f"or set {DIRECTORY_VARIABLE}."
         )
-    files = PosixFiles(given.absolute())
+    files = PosixFiles(local_directory(given).absolute())
     require_capture_directory(files)
     return files
 
@@ -126,7 +129,7 @@ def warn_of_damage(screen: Screen, store: CaptureStore) -> None:
 def complete_rollout(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of the directory that was given before, for a shell: those that begin with what is typed."""
     words = [str(each) for each in ctx.params.get("words") or ()]
-    given = ctx.params.get("dir_option") or (Path(words[0]) if words and os.path.isdir(words[0]) else None)
+    given = ctx.params.get("dir_option") or (words[0] if words and os.path.isdir(words[0]) else None)
     given = given or directory_of_the_environment(DIRECTORY_VARIABLE)
     if given is None or not os.path.isdir(given):
         return []

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, overload
 
 import typer
 
 from gym_capture.errors import ConfigError
+from gym_capture.storage.remote.run_uri import is_uri, shown, was_uri
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
 Dir = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="The run's capture directory; --dir too.", show_default=False)
+    str | None, typer.Argument(metavar="[DIR]", help="The run's capture directory; --dir too.", show_default=False)
 ]
 DirOption = Annotated[
-    Path | None, typer.Option("--dir", help="The run's capture directory, as an option.", show_default=False)
+    str | None, typer.Option("--dir", help="The run's capture directory, as an option.", show_default=False)
 ]
 
 
@@ -36,13 +37,13 @@ def one_of(words: Sequence[_Word], given: str, option: str) -> _Word:
     raise ConfigError(f"{option} {given!r} is not known; give one of {', '.join(words)}. Nothing was read.")
 
 
-def one_directory(argument: Path | None, option: Path | None) -> Path | None:
-    """The directory that was given in either form.
+def one_directory(argument: str | None, option: str | None) -> str | None:
+    """The directory that was given in either form, or the URI of a sealed run.
 
     Raises:
         ConfigError: two were given.
     """
-    if argument is not None and option is not None and argument.absolute() != option.absolute():
+    if argument is not None and option is not None and _place(argument) != _place(option):
         raise ConfigError(
             f"two directories are given, {argument} and {option} (--dir). Nothing was changed; give the one that is "
             "meant."
@@ -50,8 +51,33 @@ def one_directory(argument: Path | None, option: Path | None) -> Path | None:
     return option if argument is None else argument
 
 
-def directory_and_ids(words: list[str], option: Path | None, ids: int) -> tuple[Path | None, list[str]]:
-    """Which of a command's words is the directory: the first, if there is one more than ids are wanted.
+def _place(given: str) -> str | Path:
+    return given if is_uri(given) else Path(given).absolute()
+
+
+@overload
+def local_directory(given: str | Path) -> Path: ...
+@overload
+def local_directory(given: str | Path | None) -> Path | None: ...
+def local_directory(given: str | Path | None) -> Path | None:
+    """The directory that a command needs which does not go by URIs.
+
+    Raises:
+        ConfigError: a URI was given.
+    """
+    if given is None:
+        return None
+    path = Path(given)
+    if is_uri(given) or was_uri(path):
+        raise ConfigError(
+            f"{shown(str(given))} is a URI, and this command needs a run's directory. Nothing was changed; a sealed "
+            "run that lies elsewhere is only read, by ls, show, stats, diff, check, verify, spans, sql, export, import."
+        )
+    return path
+
+
+def directory_and_ids(words: list[str], option: str | None, ids: int) -> tuple[str | None, list[str]]:
+    """Which of a command's words is the directory (or a URI): the first, if there is one more than ids are wanted.
 
     Raises:
         ConfigError: there are more or fewer words than that, or two directories.
@@ -59,7 +85,7 @@ def directory_and_ids(words: list[str], option: Path | None, ids: int) -> tuple[
     if len(words) == ids:
         return option, words
     if len(words) == ids + 1:
-        return one_directory(Path(words[0]), option), words[1:]
+        return one_directory(words[0], option), words[1:]
     wanted = "one rollout id" if ids == 1 else f"{ids} rollout ids"
     raise ConfigError(
         f"{wanted} is wanted, after the directory or with --dir DIR: {len(words)} words were given "
@@ -67,7 +93,6 @@ def directory_and_ids(words: list[str], option: Path | None, ids: int) -> tuple[
     )
 
 
-def directory_of_the_environment(variable: str) -> Path | None:
+def directory_of_the_environment(variable: str) -> str | None:
     """The directory that an environment variable names."""
-    given = os.environ.get(variable)
-    return Path(given) if given else None
+    return os.environ.get(variable) or None

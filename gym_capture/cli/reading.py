@@ -15,6 +15,7 @@ from rich.live import Live
 from gym_capture.cli import pulse
 from gym_capture.cli.exits import Exit, Screen
 from gym_capture.cli.opened import (
+    capture_files,
     complete_rollout,
     looking,
     open_directory,
@@ -190,7 +191,7 @@ def tail(
     from gym_capture.cli.overview_view import call_line
 
     with looking(as_json=as_json, debug=debug) as screen:
-        store = open_directory(one_directory(directory, dir_option))
+        store = CaptureStore(capture_files(one_directory(directory, dir_option)))
         following = NewCalls(store, text)
         warn_of_damage(screen, store)
 
@@ -216,7 +217,7 @@ def diff(
     ],
     dir_option: DirOption = None,
     other_dir: Annotated[
-        Path | None, typer.Option("--other-dir", help="Where B is, if not in DIR.", show_default=False)
+        str | None, typer.Option("--other-dir", help="Where B is, if not in DIR.", show_default=False)
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

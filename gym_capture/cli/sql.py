@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,7 +54,7 @@ def sql(
             screen.out.print(_view(answer))
 
 
-def _asked(words: list[str], ready: str | None) -> tuple[str, Path]:
+def _asked(words: list[str], ready: str | None) -> tuple[str, str]:
     """The query and the directory.
 
     Raises:
@@ -70,12 +69,12 @@ def _asked(words: list[str], ready: str | None) -> tuple[str, Path]:
     from gym_capture.tables.questions import QUESTIONS, question
 
     if ready is None:
-        return words[0], Path(words[1])
+        return words[0], words[1]
     found = question(ready)
     if found is None:
         names = ", ".join(each.name for each in QUESTIONS)
         raise ConfigError(f"there is no question {ready!r}; the questions are {names}. Nothing was read.")
-    return found.sql, Path(words[0])
+    return found.sql, words[0]
 
 
 def _list(screen: Screen) -> None:

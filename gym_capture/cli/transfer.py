@@ -9,13 +9,16 @@ import typer
 
 from gym_capture.cli.exits import Screen
 from gym_capture.cli.opened import looking
-from gym_capture.cli.options import Debug, Json
+from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 
 
 def export(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A capture directory or a sealed dataset.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DIR", help="A capture directory, a sealed dataset, or a sealed run's URI.", show_default=False
+        ),
     ],
     to: Annotated[Path, typer.Option("--to", help="A folder; for openai-chat a file.", show_default=False)],
     format_: Annotated[str, typer.Option("--format", help="nemo-gym, openai-chat or parquet.", show_default=False)],
@@ -33,16 +36,16 @@ def export(
     with looking(as_json=as_json, debug=debug) as screen:
         from gym_capture.transfer.export import export as export_captures
 
-        exported = export_captures(directory, to, format_)
+        exported = export_captures(directory, local_directory(to), format_)
         _tell(screen, exported._asdict())
 
 
 def import_(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="SOURCE",
-            help="NeMo Gym's folder, a sealed dataset, or a capture directory.",
+            help="NeMo Gym's folder, a sealed dataset, a capture directory, or a sealed run's URI.",
             show_default=False,
         ),
     ],
@@ -61,7 +64,7 @@ def import_(
     with looking(as_json=as_json, debug=debug) as screen:
         from gym_capture.transfer.importing import import_captures
 
-        _tell(screen, import_captures(source, directory)._asdict())
+        _tell(screen, import_captures(source, local_directory(directory))._asdict())
 
 
 def _tell(screen: Screen, told: dict[str, object]) -> None:

@@ -13,7 +13,7 @@ from gym_capture.cli.opened import capture_files
 from gym_capture.extras import require_extra
 
 
-def view_command(directory: Path | None, port: int, browser: bool, screen: Screen) -> None:
+def view_command(directory: str | None, port: int, browser: bool, screen: Screen) -> None:
     """Serve, say where, and open a browser there."""
     require_extra("view", "the viewer")
     from gym_capture.viewer.server import serve

@@ -1,10 +1,12 @@
 """One host for each run and process, whoever opens clients: `start`, `connect`, or a client that arrives pickled.
 
-A run of several shards has a core for each in it.
+A run of several shards has a core for each in it. A core outlives its clients, since a worker's next task brings
+another one; when a core for another run is made, those that nobody can need any more are ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import weakref
@@ -19,6 +21,8 @@ from gym_capture.errors import ClientClosed
 from gym_capture.model.clock import Clock
 from gym_capture.model.entropy import Entropy
 
+_ENDING_S = 1.0
+
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
 """Run, transport, and what is redacted."""
@@ -31,8 +35,18 @@ class _Core:
         self.host = host
         self.users: weakref.WeakSet[SharedHost] = weakref.WeakSet()
 
+    def needless(self) -> bool:
+        """Nobody holds a client of it, it has nothing left to say, and no owner to say it to."""
+        if self.users:
+            return False
+        stats = self.host.core_stats()
+        # Whatever is handed in without a client that waits belongs to a claim, which is open until that is answered.
+        return not stats or not (stats["connected"] or stats["unanswered"] or stats["open_claims"])
+
 
 _cores: dict[Key, _Core] = {}
+_forgotten: list[_Core] = []
+"""Those that only the clients have that share them already."""
 _lock = threading.Lock()
 
 
@@ -40,17 +54,36 @@ def share_host(key: Key, make: Callable[[], Host]) -> SharedHost:
     """A client's share in the core of a run; `make` makes the core when this is the first."""
     with _lock:
         core = _cores.get(key)
+        needless = [] if core is not None else _needless()
         if core is None:
             core = _cores[key] = _Core(make())
         share = SharedHost(key, core)
         core.users.add(share)
-        return share
+    if needless:
+        threading.Thread(target=_end, args=(needless,), name="gym_capture-ending", daemon=True).start()
+    return share
+
+
+def _needless() -> list[Host]:
+    """Take out the cores of runs that are over: each would look for its owner for as long as this process lives."""
+    found = [key for key, core in _cores.items() if core.needless()]
+    hosts = [_cores.pop(key).host for key in found]
+    hosts += [core.host for core in _forgotten if core.needless()]
+    _forgotten[:] = [core for core in _forgotten if core.host not in hosts]
+    return hosts
+
+
+def _end(hosts: list[Host]) -> None:
+    for host in hosts:
+        asyncio.run(host.close(_ENDING_S))
 
 
 def forget_core(key: Key) -> None:
     """Let the next client make a core of its own; clients that share the present one keep it."""
     with _lock:
-        _cores.pop(key, None)
+        core = _cores.pop(key, None)
+        if core is not None:
+            _forgotten.append(core)
 
 
 class SharedHost:
@@ -119,6 +152,8 @@ class SharedHost:
             last = not self._core.users
             if last and _cores.get(self._key) is self._core:
                 del _cores[self._key]
+            elif last and self._core in _forgotten:
+                _forgotten.remove(self._core)
         if last:
             return await self._core.host.close(timeout_s)
         return bool(await self._core.host.perform(Flush(timeout_s)))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gym_capture.model.captured import CapturedRollout
-from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.remote.opening import files_at
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.sealed.manifest import MANIFEST
 from gym_capture.storage.store import CaptureStore
@@ -19,14 +20,16 @@ def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSourc
     """What a directory holds now: a capture directory (at rest, live or damaged; NeMo Gym's files count), or a dataset.
 
     Args:
+        directory: its path, or the URI of a sealed run that lies elsewhere.
         strict: lines of NeMo Gym's files that standard JSON refuses are damaged; else they are read as far as possible.
 
     Raises:
         CaptureDirectoryError: the path is absent, is no directory, or has none of these in it.
         DamagedLog, FormatError: its log or manifest cannot be read.
+        RemoteUnavailable: the URI cannot be reached, or no sealed run lies there.
         MissingExtra: it is a sealed dataset, and pyarrow is not installed.
     """
-    files = PosixFiles(Path(directory).absolute())
+    files = files_at(directory if is_uri(directory) else Path(directory).absolute())
     if MANIFEST in files.names():
         from gym_capture.storage.sealed.reader import SealedReader
 

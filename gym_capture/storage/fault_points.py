@@ -42,6 +42,10 @@ SEALED_REMOVE = "sealed-remove"
 """Labels of sealing a run: the file that closes its log, the one that shows readers the dataset, and the removal of
 each segment."""
 
+REMOTE_FILE = "remote-file"
+REMOTE_CONTENTS = "remote-contents"
+"""Labels of carrying a sealed run elsewhere: each file that is sent, and the one that lists them. Each is one step."""
+
 CREATE_STEPS = ("write", "sync", "link", "directory-sync")
 """Steps of `Files.create`, in order."""
 REPLACE_STEPS = ("write", "sync", "rename", "directory-sync")

@@ -9,7 +9,7 @@ the owner calls them in its executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 FaultHook = Callable[[str], None]
 """Called with a fault point's name; may return, raise OSError, or never come back."""
@@ -69,6 +69,14 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file; absent is fine."""
+
+
+@runtime_checkable
+class FolderFiles(Files, Protocol):
+    """A directory with folders."""
+
+    def folder(self, name: str) -> Files:
+        """A folder of it; CaptureDirectoryError when absent."""
 
 
 class MendableFiles(Files, Protocol):

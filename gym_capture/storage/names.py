@@ -26,6 +26,9 @@ QUARANTINE = "quarantine"
 SEALED = "SEALED"
 """Names the folder of the dataset that stands for the log; JSON. Without it the log counts."""
 
+CONTENTS = "CONTENTS"
+"""Lists all files of a sealed run that was carried elsewhere; JSON. Without it no run is there."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 
@@ -150,9 +153,14 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def replaced_by(temporary: str) -> str:
+    """The file whose place the content of a temporary one is to take."""
+    return temporary[1:].rpartition(".tmp")[0].rpartition(".")[0]
+
+
 def is_ours(name: str) -> bool:
     """Whether a file or folder of a capture directory has a name that is listed here, other than NeMo Gym's."""
-    return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED) or any(
+    return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED, CONTENTS) or any(
         pattern.fullmatch(name)
         for pattern in (_SHARD, _SEALED_FOLDER, _EPOCH, _BEAT_OR_TOKEN, _SEGMENT, _CHECKPOINT, _TEMPORARY)
     )

@@ -15,7 +15,7 @@ from gym_capture.errors import CaptureDirectoryError, FormatError, MissingRunMar
 from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.closing import refuse_closed
-from gym_capture.storage.files import Files
+from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.run_marker import RunMarker, create_or_adopt_run, encode_marker, read_marker
 
@@ -84,7 +84,7 @@ def require_shard(directory: str, run: str, shard: int, shards: int) -> str:
         CaptureDirectoryError: a marker is another run's or shard's, or cannot be read.
     """
     marker = run_marker(PosixFiles(directory))
-    files = _existing(directory, shard, shards)
+    files = _existing(PosixFiles(directory), shard, shards)
     found = read_marker(files)
     wanted = RunMarker(run, FORMAT_VERSION, shards, shard if shards > 1 else None)
     if (marker.run, marker.shards, found) != (run, shards, wanted):
@@ -122,7 +122,7 @@ def shards_of(files: Files) -> list[Files]:
         marker = found
     if marker.shards == 1:
         return [files]
-    return [_to_read(files.directory, marker, shard) for shard in range(marker.shards)]
+    return [_to_read(files, marker, shard) for shard in range(marker.shards)]
 
 
 def marker_of_shards(files: Files) -> RunMarker | None:
@@ -131,7 +131,7 @@ def marker_of_shards(files: Files) -> RunMarker | None:
     agreed: set[RunMarker] = set()
     for shard in shards:
         try:
-            found = read_marker(_existing(files.directory, shard, len(shards)))
+            found = read_marker(_existing(files, shard, len(shards)))
         except (CaptureDirectoryError, FormatError):
             return None
         if found.shard != shard:
@@ -141,8 +141,8 @@ def marker_of_shards(files: Files) -> RunMarker | None:
     return marker if marker is not None and shards == list(range(marker.shards)) else None
 
 
-def _to_read(directory: str, marker: RunMarker, shard: int) -> PosixFiles:
-    files = _existing(directory, shard, marker.shards)
+def _to_read(run: Files, marker: RunMarker, shard: int) -> Files:
+    files = _existing(run, shard, marker.shards)
     try:
         found = read_marker(files)
     except MissingRunMarker:
@@ -194,16 +194,20 @@ def _create_marker(files: PosixFiles, marker: RunMarker) -> RunMarker:
     return marker
 
 
-def _existing(directory: str, shard: int, shards: int) -> PosixFiles:
-    path = shard_directory(directory, shard, shards)
-    if not os.path.isdir(path):
+def _existing(run: Files, shard: int, shards: int) -> Files:
+    if shards == 1:
+        return run
+    folders = run if isinstance(run, FolderFiles) else PosixFiles(run.directory)
+    try:
+        return folders.folder(names.shard_folder(shard))
+    except CaptureDirectoryError:
+        path = os.path.join(run.directory, names.shard_folder(shard))
         raise MissingRunMarker(
-            f"{path} is gone: it is shard {shard} of {shards} of the run in {directory}. Nothing was written; see that "
-            "its file system is mounted here, or restore it from a copy.",
+            f"{path} is gone: it is shard {shard} of {shards} of the run in {run.directory}. Nothing was written; see "
+            "that its file system is mounted here, or restore it from a copy.",
             directory=path,
             shard=shard,
-        )
-    return PosixFiles(path)
+        ) from None
 
 
 def _refuse_shard(files: Files, marker: RunMarker) -> None:

@@ -18,10 +18,11 @@ from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
 from gym_capture.storage.closing import require_marker, sealed_in
 from gym_capture.storage.file_checks import check_marker
-from gym_capture.storage.files import Files
+from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.remote.opening import files_at
 from gym_capture.storage.run_layout import marker_of_shards, shards_of
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
@@ -41,7 +42,7 @@ class CaptureStore:
     read from its dataset, also when that happened while this was open.
 
     Args:
-        directory: the absolute path, or `Files`.
+        directory: the absolute path, the URI of a sealed run that lies elsewhere (`s3://…`), or `Files`.
         checkpoints: False: read all of the log, and believe no checkpoint.
 
     Raises:
@@ -49,11 +50,12 @@ class CaptureStore:
         CaptureDirectoryError: the path is relative, absent, or no directory; or a shard of the run is lost.
         FormatError: the log is of another version.
         DamagedLog: the run was sealed, and its dataset, or the file that leads readers to it, is gone.
+        RemoteUnavailable: the URI cannot be reached, or no sealed run lies there.
         MissingExtra: the run was sealed, and pyarrow is not installed.
     """
 
     def __init__(self, directory: str | Path | Files, *, checkpoints: bool = True) -> None:
-        self._files: Files = PosixFiles(directory) if isinstance(directory, str | Path) else directory
+        self._files: Files = files_at(directory) if isinstance(directory, str | Path) else directory
         self._checkpoints = checkpoints
         self._load()
 
@@ -79,7 +81,8 @@ class CaptureStore:
             return found
         from gym_capture.storage.sealed.sealed_shard import SealedShard
 
-        return SealedShard(PosixFiles(files.directory), folder or "", beside)
+        folders = files if isinstance(files, FolderFiles) else PosixFiles(files.directory)
+        return SealedShard(folders, folder or "", beside)
 
     def _read_marker(self) -> bytes:
         try:

@@ -14,6 +14,7 @@ from gym_capture.storage import names
 from gym_capture.storage.captured_source import open_captured
 from gym_capture.storage.nemo_gym import line_of_call
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.sealed.manifest import MANIFEST
 from gym_capture.transfer.chat_lines import chat_lines
 from gym_capture.transfer.whole_file import whole_file
@@ -35,7 +36,8 @@ def export(directory: str | Path, to: str | Path, format: str) -> Exported:
     """Write what a capture directory or a sealed dataset holds in another format. Again: the same files anew.
 
     Args:
-        directory: it is only read; what comes into a live one meanwhile may be missing.
+        directory: a path, or the URI of a sealed run. It is only read; what comes into a live one meanwhile may be
+            missing.
         to: a folder (`nemo-gym`, `parquet`), or a file (`openai-chat`).
         format: one of `FORMATS`.
 
@@ -46,10 +48,10 @@ def export(directory: str | Path, to: str | Path, format: str) -> Exported:
     """
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; give one of {', '.join(FORMATS)}. Nothing was written.")
-    source, target = Path(directory).absolute(), Path(to).absolute()
-    rollouts = open_captured(source)
+    target = Path(to).absolute()
+    rollouts = open_captured(directory)
     _refuse_captures(target)
-    if target.resolve() == source.resolve():
+    if not is_uri(directory) and target.resolve() == Path(directory).resolve():
         raise ConfigError(f"{target} is what is to be exported. Nothing was written; give another path.")
     counted = _Counted(rollouts(True))
     FORMATS[format](counted, target)

@@ -17,6 +17,7 @@ from gym_capture.storage.files import Files
 from gym_capture.storage.log_view import LogView
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.transfer.batches import FIRST_GENERATION, Identity, Seen, batches_of, marks_of, named_calls
@@ -45,7 +46,7 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
     already is what it wrote if it is the beginning of the same rollout.
 
     Args:
-        source: a folder of NeMo Gym's capture files, a sealed dataset, or a capture directory.
+        source: a folder of NeMo Gym's capture files, a sealed dataset, a capture directory, or a sealed run's URI.
         directory: made when absent. Each rollout of a run of several shards goes to its own.
 
     Raises:
@@ -57,10 +58,10 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
         GymCaptureError: an exchange cannot be written; those before it are there.
         OSError: the directory cannot be written.
     """
-    given, target = Path(source).absolute(), Path(directory).absolute()
-    if given.resolve() == target.resolve():
+    target = Path(directory).absolute()
+    if not is_uri(source) and Path(source).resolve() == target.resolve():
         raise ConfigError(f"{target} is what is to be imported. Nothing was written; give another directory.")
-    rollouts = open_captured(given, strict=False)
+    rollouts = open_captured(source, strict=False)
     make_capture_directory(target)
     files = PosixFiles(target)
     shards = shards_of(files)

@@ -45,6 +45,7 @@ LOCKED = {
 
 OPTIONAL = {
     "gym_capture/storage/sealed/": {"pyarrow"},
+    "gym_capture/storage/remote/": {"pyarrow"},
     "gym_capture/tables/": {"pyarrow", "duckdb"},
     "gym_capture/testing/": {"pytest"},
     "gym_capture/viewer/": {"uvicorn", "starlette"},

@@ -17,8 +17,8 @@ from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.rollout_state import DAMAGED, Entry, RolloutView
 from gym_capture.storage.file_checks import FileDamage, check_files
+from gym_capture.storage.files import FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
-from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import LostIndex, RecoveryReport
 from gym_capture.storage.sealed.manifest import MANIFEST, SealedPart
 from gym_capture.storage.sealed.reader import SealedReader, SealedRow
@@ -40,7 +40,7 @@ class SealedShard:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, files: PosixFiles, folder: str, beside: NemoGymFiles) -> None:
+    def __init__(self, files: FolderFiles, folder: str, beside: NemoGymFiles) -> None:
         self._files = files
         self._sealed = folder
         self._nemo_gym = beside

@@ -34,7 +34,7 @@ CONTROL = "control.json"
 BROKEN: dict[str, tuple[str, ...]] = {
     "sync skipped": ("host forgets at a step of a write",),
     "claims not journaled": ("kill owner and worker",),
-    "clears not journaled": ("kill owner",),
+    "clears not journaled": ("kill owner after a clear",),
     "owner check skipped": ("second owner takes over from a frozen one",),
     "no dedupe after a restart": ("kill between sync and answer",),
     "duplicate counted as a second call": ("ray.cancel",),

@@ -28,6 +28,21 @@ async def kill_owner(scene: Scene) -> None:
         await asyncio.sleep(scene.draw.uniform(0.0, 0.6))
 
 
+@fault("kill owner after a clear")
+async def kill_after_clear(scene: Scene) -> None:
+    """Nothing is captured after the clears: their own rows alone say that these generations were begun."""
+    assert scene.collector is not None
+    rollouts = [f"cleared-{number}-0" for number in range(3)]
+    for _ in range(scene.draw.randint(1, 2)):
+        epoch = scene.epoch()
+        for rollout in rollouts:
+            await scene.collector.clear(rollout)
+        scene.kill(scene.owner_pid(), "owner")
+        await scene.until(lambda epoch=epoch: scene.epoch() > epoch, "another epoch")  # type: ignore[misc]
+        for rollout in rollouts:
+            await scene.collector.clear(rollout)
+
+
 @fault("freeze owner")
 async def freeze_owner(scene: Scene) -> None:
     await scene.freeze([scene.owner_pid()], scene.draw.uniform(0.5, 1.8 * scene.plan.lease_s), "owner")

@@ -1,0 +1,30 @@
+"""Telling the URI of a run that lies elsewhere from a path, and showing it without its secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# A scheme of one letter is a drive.
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_COLLAPSED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_PASSWORD = re.compile(r"^([^:]+:/+[^:@?#]*:)[^?#]*@")
+_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:secret|token|password|key|sig)[^=&#]*=)[^&#]*", re.IGNORECASE)
+
+
+def is_uri(place: str | Path) -> bool:
+    """Whether this names a place elsewhere, and no path. A `Path` never does."""
+    return isinstance(place, str) and _URI.match(place) is not None
+
+
+def was_uri(path: Path) -> bool:
+    """Whether a path looks like a URI that was made one: `s3:/bucket`."""
+    return _COLLAPSED_URI.match(str(path)) is not None
+
+
+def shown(uri: str) -> str:
+    """The URI for messages: what may be a password, a key or a token in it is `***`."""
+    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", uri))
+
+
+__all__ = ["is_uri", "shown", "was_uri"]
