@@ -99,6 +99,8 @@ def require_rollout(store: CaptureStore, rollout_id: str) -> str:
         hint = f"it has {len(known)} others; `gym-capture ls` lists them."
     else:
         hint = "nothing was captured there yet."
+    if store.report.indexes and store.is_incomplete(rollout_id):
+        hint += " It may lie in a file that is damaged, which `gym-capture verify` names."
     raise RolloutNotFound(
         f"{store.directory} has no rollout {plain_line(rollout_id, 200)}: {hint} Nothing was changed.",
         rollout_id=rollout_id,
@@ -113,14 +115,15 @@ def warn_of_damage(screen: Screen, store: CaptureStore) -> None:
         return
     places = [f"{place.segment.file} at {place.offset} ({place.length} bytes)" for place in report.damages]
     places += [f"the header of {segment.file}" for segment in report.headers]
-    places += [str(index) for index in report.indexes]
+    places += [*map(str, report.indexes), *(f"calls in {file}" for file in report.call_files)]
+    affected = f"; {len(report.affected)} rollouts may have lost calls there" if report.affected else ""
     shown = "; ".join(places[:3]) or "bytes that a repair put aside"
     more = f" and {len(places) - 3} places more" if len(places) > 3 else ""
     screen.err.print(
         Text.assemble(
             ("damaged: ", "bold red"),
-            f"{shown}{more} cannot be read; {len(report.affected)} rollouts may have lost calls there. The rest is "
-            f"shown; `gym-capture verify {store.directory}` names every place.",
+            f"{shown}{more} cannot be read{affected}. The rest is shown; `gym-capture verify {store.directory}` names "
+            "every place.",
         ),
         soft_wrap=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gym_capture.errors import DamagedLog
 from gym_capture.model.captured import CapturedRollout
 from gym_capture.storage.remote.opening import files_at
 from gym_capture.storage.remote.run_uri import is_uri
@@ -25,7 +26,7 @@ def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSourc
 
     Raises:
         CaptureDirectoryError: the path is absent, is no directory, or has none of these in it.
-        DamagedLog, FormatError: its log or manifest cannot be read.
+        DamagedLog, FormatError: its log or manifest cannot be read, or which rollouts there were.
         RemoteUnavailable: the URI cannot be reached, or no sealed run lies there.
         MissingExtra: it is a sealed dataset, and pyarrow is not installed.
     """
@@ -37,7 +38,18 @@ def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSourc
         return lambda texts: reader.rollouts(texts=texts)
     require_capture_directory(files)
     store = CaptureStore(files)
+    _require_ids(store)
     return lambda texts: (store.captured(each, texts=texts, strict=strict) for each in store.rollout_ids())
+
+
+def _require_ids(store: CaptureStore) -> None:
+    """Raise DamagedLog where rollouts would be left out of which not even the ids are known: nothing could say so."""
+    hiding = [lost for lost in store.report.indexes if lost.unnamed]
+    if hiding:
+        raise DamagedLog(
+            f"{'; '.join(map(str, hiding))}, is damaged in {store.directory}. Nothing was written; restore it from a "
+            "copy. `gym-capture ls` and `show` have what can be read."
+        )
 
 
 __all__ = ["RolloutSource", "open_captured"]

@@ -73,19 +73,16 @@ def sealed_in(files: Files) -> str | None:
     return found
 
 
-def require_marker(files: Files) -> None:
-    """Raise DamagedLog where a log was closed and is gone, and `SEALED`, which leads readers on, is gone too.
+def unled_dataset(files: Files) -> str | None:
+    """The folder of the dataset that stands for a closed log without segments, and to which no `SEALED` leads readers.
 
     As long as segments are there, sealing was stopped before it came to that file, and readers go by the log.
     """
     note = closed_in(files)
     # Segments go only once `SEALED` is there, so it is looked for after them.
     if note is None or names.segments_in(files.names()) or sealed_in(files) is not None:
-        return
-    raise DamagedLog(
-        f"the run in {files.directory} was sealed into {note.sealed}, and {names.SEALED}, which leads readers there, "
-        "is gone. Nothing was changed; `gym-capture seal` on the run's directory writes it anew."
-    )
+        return None
+    return note.sealed
 
 
 def refuse_closed(files: Files, epoch: int | None = None) -> None:
@@ -120,4 +117,4 @@ def _folder_in(data: bytes) -> str | None:
     return None if match is None else match[1]
 
 
-__all__ = ["ClosingNote", "close_log", "closed_in", "refuse_closed", "require_marker", "sealed_in", "switch_readers"]
+__all__ = ["ClosingNote", "close_log", "closed_in", "refuse_closed", "sealed_in", "switch_readers", "unled_dataset"]

@@ -18,17 +18,24 @@ class Place(NamedTuple):
 
 
 class LostIndex(NamedTuple):
-    """A file that says which rollouts lie in a part of a sealed dataset, and cannot be read.
+    """A file that lists the rollouts in a part of a sealed dataset, and cannot be read.
 
-    `rollouts` and `calls`: how many the part has, by the manifest.
+    Args:
+        file: its path in the directory.
+        rollouts, calls: how many the part has, by the manifest.
+        unnamed: so many of these rollouts are named by no call that can be read: their ids are not known.
     """
 
     file: str
     rollouts: int
     calls: int
+    unnamed: int
 
     def __str__(self) -> str:
-        return f"{self.file}, which says what lies in its part ({self.rollouts} rollouts, {self.calls} calls),"
+        return (
+            f"{self.file}, which lists {self.rollouts} rollouts of {self.calls} calls ({self.unnamed} of these "
+            "rollouts are not known)"
+        )
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class RecoveryReport:
         broken_parts: payload parts found damaged while copying the last group of an earlier owner.
         copied: frames that this recovery copied into its own segment.
         indexes: of a sealed dataset, the files without which it is not known what some rollouts lack.
+        call_files: of a sealed dataset, the files in which a call that was read until now is damaged.
         checkpoint: the checkpoint (one of each shard at most) behind which reading began; what lies before it was not
             looked at. Empty: none.
     """
@@ -67,6 +75,7 @@ class RecoveryReport:
     broken_parts: int = 0
     copied: int = 0
     indexes: list[LostIndex] = field(default_factory=list)
+    call_files: list[str] = field(default_factory=list)
     checkpoint: str = ""
 
     def __add__(self, other: RecoveryReport) -> RecoveryReport:
@@ -76,7 +85,7 @@ class RecoveryReport:
     @property
     def damaged(self) -> bool:
         """Whether anything that had been synced could not be read."""
-        return bool(self.damages or self.headers or self.affected or self.indexes)
+        return bool(self.damages or self.headers or self.affected or self.indexes or self.call_files)
 
     def summary(self) -> str:
         """One line for a log or a terminal."""
@@ -99,8 +108,8 @@ class RecoveryReport:
             parts.append(f"{len(self.headers)} damaged segment headers")
         if self.broken_parts:
             parts.append(f"{self.broken_parts} damaged payload parts in the last group")
-        if self.indexes:
-            parts.append(f"{len(self.indexes)} damaged files of a dataset")
+        if self.indexes or self.call_files:
+            parts.append(f"{len(self.indexes) + len(self.call_files)} damaged files of a dataset")
         if self.affected:
             parts.append(f"{len(self.affected)} rollouts marked incomplete")
         if self.ignored_bytes:

@@ -9,14 +9,14 @@ from operator import add, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gym_capture.errors import GymCaptureError
+from gym_capture.errors import DamagedLog, GymCaptureError
 from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.model.rollout_state import RolloutView
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
-from gym_capture.storage.closing import require_marker, sealed_in
+from gym_capture.storage.closing import sealed_in, unled_dataset
 from gym_capture.storage.file_checks import check_marker
 from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -24,6 +24,7 @@ from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.remote.opening import files_at
 from gym_capture.storage.run_layout import marker_of_shards, shards_of
+from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
 from gym_capture.storage.verify import VerifyReport
@@ -76,13 +77,12 @@ class CaptureStore:
         # Segments go only after the log was sealed: if it is not, all of them were there.
         folder = folder or sealed_in(files)
         if folder is None:
-            require_marker(files)
+            _require_led(files)
         if folder is None and found is not None:
             return found
         from gym_capture.storage.sealed.sealed_shard import SealedShard
 
-        folders = files if isinstance(files, FolderFiles) else PosixFiles(files.directory)
-        return SealedShard(folders, folder or "", beside)
+        return SealedShard(_with_folders(files), folder or "", beside)
 
     def _read_marker(self) -> bytes:
         try:
@@ -281,3 +281,27 @@ class CaptureStore:
         An entry whose record (or, if asked for, a payload) is damaged counts as damaged; the others keep their index.
         """
         return self._asked(self._place(rollout_id), lambda each: each.evidence(rollout_id, include_payloads))
+
+
+def _with_folders(files: Files) -> FolderFiles:
+    return files if isinstance(files, FolderFiles) else PosixFiles(files.directory)
+
+
+def _require_led(files: Files) -> None:
+    """Raise DamagedLog where readers of a shard that was sealed would find nothing of what it holds."""
+    folder = unled_dataset(files)
+    if folder is None or _is_empty(files, folder):
+        return
+    raise DamagedLog(
+        f"the run in {files.directory} was sealed into {folder}, and {names.SEALED}, which leads readers there, is "
+        "gone. Nothing was changed; `gym-capture seal` on the run's directory writes it anew."
+    )
+
+
+def _is_empty(files: Files, folder: str) -> bool:
+    """Whether a dataset is there and holds nothing, as that of a run into which nothing was ever written."""
+    try:
+        dataset = _with_folders(files).folder(folder)
+        return MANIFEST in dataset.names() and not read_manifest(dataset).parts
+    except (OSError, DamagedLog):
+        return False

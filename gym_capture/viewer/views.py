@@ -57,7 +57,7 @@ def _damage_view(store: CaptureStore) -> Json | None:
         return None
     places = [f"{place.segment.file} at {place.offset:,} ({place.length:,} bytes)" for place in report.damages]
     places += [f"the header of {segment.file}" for segment in report.headers]
-    places += [str(index) for index in report.indexes]
+    places += [*map(str, report.indexes), *(f"calls in {file}" for file in report.call_files)]
     return {"places": places[:20], "count": len(places), "affected": len(report.affected)}
 
 

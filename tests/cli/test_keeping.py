@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.store import CaptureStore
 from tests.reading.calls import chat, user, written
 from tests.storage.owners import Batch, Owner, exchange
+from tests.storage.sealed.dataset_damage import LOSSES, flip
 
 DAY_S = 86400.0
 
@@ -81,25 +83,75 @@ def without_sizes(documents: Any) -> Any:
     return [without_sizes(each) for each in documents] if isinstance(documents, list) else documents
 
 
-@pytest.mark.parametrize("kind", ["calls", "rollouts"])
-def test_verify_names_a_damaged_file_of_a_sealed_run(tmp_path: Path, kind: str) -> None:
+HARM = {"page": partial(flip, group=0, column="record"), **LOSSES}
+
+
+@pytest.mark.parametrize(
+    ("kind", "harm"),
+    [("calls", "page"), ("calls", "truncated"), ("calls", "missing"), ("rollouts", "footer"), ("rollouts", "missing")],
+)
+def test_commands_on_a_sealed_run_with_a_damaged_file_show_the_rest_and_name_it(
+    tmp_path: Path, kind: str, harm: str
+) -> None:
     directory = tmp_path / "run"
     small_run(directory)
     ran("seal", directory)
     part = next(directory.glob(f"sealed-*/*.{kind}.parquet"))
-    part.write_bytes(b"PAR1" + b"\x55" * (part.stat().st_size - 4))
+    HARM[harm](part)
     told = document("verify", directory, code=4)
     assert (told["sound"], told["rollouts"], told["calls"]) == (False, *((2, 3) if kind == "calls" else (None, None)))
     assert [each["file"] for each in told["damage"] if "file" in each] == [str(part.relative_to(directory))]
     assert {each["rollout_id"] for each in told["damage"] if "rollout_id" in each} == {"first", "second"}
     assert "its part has 2 rollouts, 3 calls" in next(each["why"] for each in told["damage"] if "why" in each)
-    assert part.name in ran("verify", directory, code=4).stdout
-    listed = document("ls", directory)["rows"]
-    assert [(each["rollout_id"], each["calls"], each["status"]) for each in listed] == [
+    answers = {
+        words: ran(words, directory, *["first"] * (words == "show"), "--json", code=4 if words == "check" else 0)
+        for words in ("ls", "show", "stats", "check")
+    }
+    assert [part.name in each.stderr for each in answers.values()] == [True] * 4
+    listed, shown, stats, checked = (json.loads(each.stdout) for each in answers.values())
+    assert [(each["rollout_id"], each["calls"], each["status"]) for each in listed["rows"]] == [
         ("first", 2, "incomplete"),
         ("second", 1, "incomplete"),
     ]
-    assert CliRunner().invoke(app, ["check", str(directory)]).exit_code in (3, 4)
+    assert [each["damaged"] for each in listed["rows"]] == ([2, 1] if kind == "calls" else [0, 0])
+    assert [turn["damaged"] for turn in shown["turns"]] == [kind == "calls"] * 2
+    assert shown["status"] == "incomplete"
+    assert (stats["calls"], stats["damaged"]) == (3, 3 if kind == "calls" else 0)
+    assert (checked["healthy"], checked["damaged"]) == (False, True)
+    assert part.name in ran("verify", directory, code=4).stdout
+
+
+def test_a_part_that_is_lost_whole_is_told_by_every_command(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    small_run(directory)
+    ran("seal", directory)
+    index = ""
+    for part in directory.glob("sealed-*/*.parquet"):
+        index = part.name if "rollouts" in part.name else index
+        part.unlink()
+    for words in (["ls"], ["stats"]):
+        assert f"{index}, which lists 2 rollouts of 3 calls (2 of these" in ran(*words, directory).stderr
+    assert document("check", directory, code=4)["healthy"] is False
+    assert "It may lie in a file that is damaged" in ran("show", directory, "first", code=1).stderr
+    assert document("verify", directory, code=4)["rollouts"] is None
+    refused = ran("export", directory, "--to", tmp_path / "out", "--format", "nemo-gym", code=1)
+    assert index in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_on_a_sealed_run_without_its_leading_file_say_how_to_make_it_anew(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    small_run(directory)
+    before = document("ls", directory)["rows"]
+    ran("seal", directory)
+    (directory / names.SEALED).unlink()
+    for words in LOOKS:
+        if words[0] != "sql":
+            told = ran(*looked(words, directory), code=1).stderr
+            assert "SEALED, which leads readers there, is gone" in " ".join(told.split())
+            assert "gym-capture seal" in told
+    assert document("seal", directory)["files_read_back"] == 2
+    assert without_sizes(document("ls", directory)["rows"]) == without_sizes(before)
 
 
 def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:

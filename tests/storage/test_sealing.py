@@ -21,6 +21,7 @@ from gym_capture.storage.files import FaultHook, no_faults
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import create_or_adopt_shards
+from gym_capture.storage.run_marker import create_or_adopt_run
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealing import SealReport, seal_log
 from gym_capture.storage.standing import RolloutStanding
@@ -473,6 +474,18 @@ def test_readers_are_told_that_only_the_file_that_leads_to_the_dataset_is_lost(t
     again = seal(directory)
     assert (again.folder, again.segments, again.files_read_back) == (made.folder, 0, 2)
     assert told(CaptureStore(directory)) == expected
+
+
+def test_a_run_into_which_nothing_was_written_is_empty_also_between_two_steps_of_sealing(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    create_or_adopt_run(PosixFiles(directory))
+    seal(directory)
+    (directory / names.SEALED).unlink()  # as it is before sealing comes to it
+    assert closed_in(PosixFiles(directory)) is not None
+    assert CaptureStore(directory).rollout_ids() == []
+    assert seal(directory).calls == 0
+    assert CaptureStore(directory).rollout_ids() == []
 
 
 def test_sealing_again_reads_the_dataset_and_leads_readers_to_what_is_left_of_it(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ class CallColumns:
     def add(self, rollout_id: str, generation: int, call: CapturedCall) -> None:
         """One more call of a rollout. Where its record cannot be read, what it would say is null."""
         reference, tool_calls, *derived = astuple(_record(call.record))
-        if reference is None:
-            reference = _NOTHING
+        reference = reference or _NOTHING
         names = [_name(each) for each in tool_calls] if tool_calls else _NO_NAMES
         own = (rollout_id, generation, call.call_index, call.model_call_id, call.raw_bytes)
         self._rows.append((*own, reference.get("type"), reference.get("name"), names, *derived))
@@ -103,7 +102,7 @@ class CallColumns:
 def _record(data: bytes) -> Any:
     try:
         return _decode_record(data)
-    except ValueError:  # msgspec's own are ValueErrors
+    except (ValueError, RecursionError):  # msgspec's own are ValueErrors
         pass
     try:
         fields = decode_fields(data)  # as JSON, where it holds what msgpack cannot

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
-from gym_capture.errors import DamagedLog
+from gym_capture.errors import DamagedLog, GymCaptureError
 from gym_capture.model.captured import STORED_FLAGS, CapturedCall, CapturedRollout
 from gym_capture.model.exchange import Text
 from gym_capture.model.rows import PartKind
@@ -26,7 +26,7 @@ _OPEN_FILES = 32
 """Footers kept: each is up to about 1 MB."""
 _CHECKED_BYTES = 1 << 20
 _WHOSE = ["rollout_id", "generation", "call_index", "raw_bytes"]
-_IDENTITY = ["call_index", "model_call_id", "digest", "derivation", "raw_bytes", "flags", "record"]
+_IDENTITY = [*_WHOSE, "model_call_id", "digest", "derivation", "flags", "record"]
 
 
 class SealedRow(NamedTuple):
@@ -50,12 +50,16 @@ class SealedReader:
     Args:
         files: the dataset's folder.
 
+    Attributes:
+        unread: the files of calls in which something was damaged that `readable` or `rows_by_calls` left out.
+
     Raises:
         DamagedLog, FormatError: its manifest cannot be read.
     """
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.unread: set[str] = set()
         self._opened: OrderedDict[str, _Parquet] = OrderedDict()
         self.manifest: Manifest = read_manifest(files)
 
@@ -124,21 +128,21 @@ class SealedReader:
     def rows_by_calls(self, part: SealedPart) -> list[SealedRow]:
         """What a part's calls say of its rollouts, where its file of rollouts is damaged: that each has these calls.
 
-        Raises:
-            DamagedLog: its file of calls is damaged or gone, too.
+        A rollout has a row for each row group that it has calls in; row groups that are damaged are left out.
         """
-        with _damage_named(self, part.calls):
-            parquet = self._parquet(part.calls)
-            rollouts, generations, indexes, sizes = map(parquet.column, _WHOSE)
         rows: list[SealedRow] = []
-        at = 0
-        for (rollout_id, generation), group in groupby(zip(rollouts, generations, strict=True)):
-            end = at + sum(1 for _ in group)
-            found = indexes[at:end]
-            rows.append(
-                SealedRow(part, rollout_id, generation, end - at, max(found) + 1, None, 0, 0, at, sum(sizes[at:end]))
-            )
-            at = end
+        try:
+            with _damage_named(self, part.calls):
+                parquet = self._parquet(part.calls)
+        except DamagedLog:
+            self.unread.add(part.calls.name)
+            return rows
+        for group in range(parquet.groups):
+            try:
+                with _damage_named(self, part.calls):
+                    rows += _by_calls(part, parquet.starts[group], parquet.group(group, _WHOSE))
+            except DamagedLog:
+                self.unread.add(part.calls.name)
         return rows
 
     def readable(self, rows: Sequence[SealedRow], *, texts: bool = True) -> CapturedRollout:
@@ -218,10 +222,12 @@ class SealedReader:
                     group, offset, rows = parquet.place(at)
                     count = min(rows - offset, end - at)
                     table = parquet.group(group, [*_IDENTITY, *wanted]).slice(offset, count)
+                    _require_rollout(table, row)
                     yield from _as_calls(table, wanted)
             except DamagedLog:
                 if strict:
                     raise
+                self.unread.add(row.part.calls.name)
                 if not count:
                     return  # not this row group, but the whole file
             at += count
@@ -246,7 +252,7 @@ class _Parquet:
         self._metadata = self._file.metadata
         self.groups: int = self._metadata.num_row_groups
         rows = (self._metadata.row_group(group).num_rows for group in range(self.groups))
-        self._starts: list[int] = list(accumulate(rows, initial=0))
+        self.starts: list[int] = list(accumulate(rows, initial=0))
         self._kept: tuple[tuple[int, tuple[str, ...]], Any] | None = None
 
     def column(self, name: str) -> list[Any]:
@@ -275,12 +281,15 @@ class _Parquet:
 
     def place(self, row: int) -> tuple[int, int, int]:
         """The row group of a row, the row's place in it, and how many rows the group has."""
-        group = bisect_right(self._starts, row) - 1
-        return group, row - self._starts[group], self._starts[group + 1] - self._starts[group]
+        group = bisect_right(self.starts, row) - 1
+        return group, row - self.starts[group], self.starts[group + 1] - self.starts[group]
+
+
+_BY_DAMAGE = (OSError, ValueError, TypeError, LookupError, OverflowError, pa.ArrowException)
 
 
 class _damage_named:  # noqa: N801 - used as a statement
-    """Say which file it was that could not be read."""
+    """Say which file it was that is damaged. What the system refuses (rights, descriptors, a disk's error) is none."""
 
     def __init__(self, reader: SealedReader, file: SealedFile) -> None:
         self._where = f"{file.name} in {reader.directory}"
@@ -289,9 +298,10 @@ class _damage_named:  # noqa: N801 - used as a statement
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError | ValueError | IndexError | pa.ArrowException) and not isinstance(
-            error, DamagedLog
-        ):
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError):
+            return
+        # A damaged footer may be read all the same, and say that columns are others, or null.
+        if isinstance(error, _BY_DAMAGE) and not isinstance(error, GymCaptureError):
             raise DamagedLog(
                 f"{self._where} is damaged or gone ({error}). Nothing was changed; restore it from a copy, the other "
                 "files can be read."
@@ -317,6 +327,27 @@ def _as_rows(part: SealedPart, table: Any) -> list[SealedRow]:
             )
         )
     return rows
+
+
+def _by_calls(part: SealedPart, first: int, table: Any) -> list[SealedRow]:
+    """The rows that a row group of calls stands for; it begins with the part's row `first`."""
+    rollouts, generations, indexes, sizes = (table.column(name).to_pylist() for name in _WHOSE)
+    rows: list[SealedRow] = []
+    at = 0
+    for (rollout_id, generation), group in groupby(zip(rollouts, generations, strict=True)):
+        end = at + sum(1 for _ in group)
+        known = max(indexes[at:end]) + 1
+        size = sum(sizes[at:end])
+        rows.append(SealedRow(part, rollout_id, generation, end - at, known, None, 0, 0, first + at, size))
+        at = end
+    return rows
+
+
+def _require_rollout(table: Any, row: SealedRow) -> None:
+    """Raise ValueError where these are not calls of this rollout alone: a footer has no checksum."""
+    whose = [table.column(name).unique().to_pylist() for name in ("rollout_id", "generation")]
+    if whose != [[row.rollout_id], [row.generation]]:
+        raise ValueError("its calls lie elsewhere than its rollouts say")
 
 
 def _as_calls(table: Any, wanted: Mapping[str, PartKind]) -> Iterator[CapturedCall]:

@@ -15,13 +15,14 @@ from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
-from gym_capture.model.rollout_state import DAMAGED, Entry, RolloutView
+from gym_capture.model.rollout_state import Entry, RolloutView
 from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.files import FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
-from gym_capture.storage.recovery_report import LostIndex, RecoveryReport
-from gym_capture.storage.sealed.manifest import MANIFEST, SealedPart
+from gym_capture.storage.recovery_report import RecoveryReport
+from gym_capture.storage.sealed.manifest import MANIFEST
 from gym_capture.storage.sealed.reader import SealedReader, SealedRow
+from gym_capture.storage.sealed.rollout_index import RolloutIndex
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
 from gym_capture.storage.verify import VerifyReport
@@ -55,8 +56,7 @@ class SealedShard:
         self._reader = SealedReader(dataset)
         # The dataset's folder has no log: what this gives is what lies beside.
         self._beside = ShardStore(dataset, beside)
-        self._index: dict[str, list[SealedRow]] | None = None
-        self._unlisted: list[SealedPart] = []
+        self._index: RolloutIndex | None = None
 
     @property
     def folder(self) -> str:
@@ -65,14 +65,12 @@ class SealedShard:
 
     @property
     def report(self) -> RecoveryReport:
-        """There is no log. It tells which rollouts may lack something because a file that lists them is damaged."""
-        known = self._rows()
+        """There is no log. It tells of damaged files: those that list rollouts, and those of calls that were read."""
+        index = self._known()
         return RecoveryReport(
-            indexes=[
-                LostIndex(f"{self._sealed}/{part.rollouts.name}", part.rollout_count, part.call_count)
-                for part in self._unlisted
-            ],
-            affected={rollout_id for rollout_id in known if self._may_lack(rollout_id)},
+            indexes=[lost._replace(file=f"{self._sealed}/{lost.file}") for lost in index.lost],
+            call_files=[f"{self._sealed}/{name}" for name in sorted(self._reader.unread)],
+            affected=index.affected,
         )
 
     def refresh(self) -> None:
@@ -87,17 +85,17 @@ class SealedShard:
         """How every rollout stands, sorted by id."""
         beside = {name for name in self._nemo_gym.rollout_ids() if not self._knows(name)}
         found = [_standing(rows) for name, rows in self._rows().items() if name not in beside]
-        found += map(self._beside.standing, beside)
+        found += map(self._stands_beside, beside)
         return sorted(found, key=itemgetter(0))
 
     def standing(self, rollout_id: str) -> RolloutStanding:
         """How one rollout stands; one that is nowhere has nothing."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
-            return self._beside.standing(rollout_id)
+            return self._stands_beside(rollout_id)
         rows = self._rows().get(rollout_id)
         if rows is None:
-            return RolloutStanding(rollout_id, 0, 0, reasons=self._reasons(rollout_id, None))
+            return RolloutStanding(rollout_id, 0, 0, reasons=self._known().reasons(rollout_id, None))
         return _standing(rows)
 
     def records(self, rollout_id: str, first: int = 0) -> Iterator[StoredRecord]:
@@ -184,7 +182,8 @@ class SealedShard:
         """See `CaptureStore.captured`."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
-            return self._beside.captured(rollout_id, strict=strict)
+            found = self._beside.captured(rollout_id, strict=strict)
+            return found._replace(reasons=self._known().reasons(rollout_id, found.reasons))
         return self._rollout(rollout_id, texts=texts)
 
     def read_payloads(self, rollout_id: str, call_indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -216,7 +215,9 @@ class SealedShard:
         """What `merge.attach_capture` needs: the derived records, and what is known to be missing."""
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
-            return self._beside.evidence(rollout_id, include_payloads)
+            evidence = self._beside.evidence(rollout_id, include_payloads)
+            evidence.incomplete = self._known().reasons(rollout_id, evidence.incomplete)
+            return evidence
         found = self._rollout(rollout_id, texts=include_payloads)
         records: list[tuple[int, bytes]] = []
         payloads: dict[int, Mapping[str, Any]] = {}
@@ -262,41 +263,18 @@ class SealedShard:
                 report.lines[rollout_id] = damaged
         return report
 
-    def _rows(self) -> dict[str, list[SealedRow]]:
-        """The rows of each rollout: one, or more where it lies in several parts. Nothing of them changes any more."""
+    def _known(self) -> RolloutIndex:
+        """What the dataset lists. Nothing of it changes any more."""
         if self._index is None:
-            index: dict[str, list[SealedRow]] = {}
-            self._unlisted = []
-            for part in self._reader.manifest.parts:
-                for row in self._rows_of(part):
-                    index.setdefault(row.rollout_id, []).append(row)
-            for rollout_id, rows in index.items():
-                rows[-1] = rows[-1]._replace(reasons=self._reasons(rollout_id, rows[-1].reasons))
-            self._index = index
+            self._index = RolloutIndex(self._reader)
         return self._index
 
-    def _rows_of(self, part: SealedPart) -> list[SealedRow]:
-        """A part's rows; as far as its calls say them, where the file that has them is damaged."""
-        rows: list[SealedRow] = []
-        try:
-            for row in self._reader.rows_of(part):
-                rows.append(row)
-        except DamagedLog:
-            self._unlisted.append(part)
-            try:
-                return self._reader.rows_by_calls(part)
-            except DamagedLog:
-                pass
-        return rows
+    def _rows(self) -> dict[str, list[SealedRow]]:
+        return self._known().rows
 
-    def _may_lack(self, rollout_id: str) -> bool:
-        """Whether there may have been more of a rollout in a part whose rollouts cannot be read."""
-        return any(part.first <= rollout_id <= part.last for part in self._unlisted)
-
-    def _reasons(self, rollout_id: str, known: dict[str, int] | None) -> dict[str, int] | None:
-        if not self._may_lack(rollout_id):
-            return known
-        return {**(known or {}), DAMAGED: (known or {}).get(DAMAGED, 0) + 1}
+    def _stands_beside(self, rollout_id: str) -> RolloutStanding:
+        found = self._beside.standing(rollout_id)
+        return found._replace(reasons=self._known().reasons(rollout_id, found.reasons))
 
     def _knows(self, rollout_id: str) -> bool:
         rows = self._rows().get(rollout_id)
@@ -310,7 +288,7 @@ class SealedShard:
         if rows:
             return self._reader.readable(rows, texts=texts)
         none: list[CapturedCall] = []
-        return CapturedRollout(rollout_id, 0, none, 0, self._reasons(rollout_id, None))
+        return CapturedRollout(rollout_id, 0, none, 0, self._known().reasons(rollout_id, None))
 
 
 def _standing(rows: list[SealedRow]) -> RolloutStanding:

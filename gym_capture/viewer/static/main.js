@@ -18,7 +18,7 @@ const page = {
     document.getElementById("directory").textContent = directory;
     damageBox.hidden = damage === null;
     if (damage !== null) {
-      damageBox.textContent = `Damaged: ${damage.count ? damage.places.slice(0, 3).join("; ") : "bytes that a repair put aside"}${damage.count > 3 ? ` and ${plural(damage.count - 3, "place")} more` : ""} cannot be read; ${plural(damage.affected, "rollout")} may have lost calls there. The rest is shown; gym-capture verify names every place.`;
+      damageBox.textContent = `Damaged: ${damage.count ? damage.places.slice(0, 3).join("; ") : "bytes that a repair put aside"}${damage.count > 3 ? ` and ${plural(damage.count - 3, "place")} more` : ""} cannot be read${damage.affected ? `; ${plural(damage.affected, "rollout")} may have lost calls there` : ""}. The rest is shown; gym-capture verify names every place.`;
     }
   },
   reading(progress) {
