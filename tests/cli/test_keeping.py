@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def without_sizes(documents: Any) -> Any:
     return [without_sizes(each) for each in documents] if isinstance(documents, list) else documents
 
 
-HARM = {"page": partial(flip, group=0, column="record"), **LOSSES}
+HARM: dict[str, Callable[[Path], None]] = {"page": partial(flip, group=0, column="record"), **LOSSES}
 
 
 @pytest.mark.parametrize(

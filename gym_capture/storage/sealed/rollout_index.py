@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gym_capture.errors import DamagedLog
 from gym_capture.model.rollout_state import DAMAGED
 from gym_capture.storage.recovery_report import LostIndex
@@ -61,10 +63,10 @@ class RolloutIndex:
         """Whether there may have been more of a rollout, or anything of it, in a file that cannot be read."""
         return any(part.first <= rollout_id <= part.last for part in self._lost_parts)
 
-    def reasons(self, rollout_id: str, known: dict[str, int] | None) -> dict[str, int] | None:
+    def reasons(self, rollout_id: str, known: Mapping[str, int] | None) -> dict[str, int] | None:
         """Why evidence of a rollout is missing, with what is lost of the index as one more reason."""
         if not self.may_lack(rollout_id):
-            return known
+            return None if known is None else dict(known)
         return {**(known or {}), DAMAGED: (known or {}).get(DAMAGED, 0) + 1}
 
 

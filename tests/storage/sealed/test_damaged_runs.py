@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sealed_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: dict[str, int], *batches: Batch, **limits: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: dict[str, int], *batches: Batch, **limits: Any
 ) -> Path:
     """A sealed run with so many calls of each rollout, and two row groups a part."""
     monkeypatch.setattr(writer, "PART_GROUPS", 2)
