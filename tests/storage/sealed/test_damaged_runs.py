@@ -142,6 +142,10 @@ def test_a_file_of_rollouts_that_is_lost_is_replaced_by_the_calls_and_its_rollou
     assert sorted(each.name for each in (run.parent / "out").glob("*incomplete*")) == [
         names.nemo_gym_incomplete_file(each) for each in "ab"
     ]
+    import_captures(run, run.parent / "again")
+    again = CaptureStore(run.parent / "again")
+    assert [again.standing(each).reasons for each in "abcd"] == [{"damaged": 1}, {"damaged": 1}, None, None]
+    assert [again.read_indexed(each) for each in "abcd"] == [expected[each][-1] for each in "abcd"]
 
 
 def test_where_both_files_of_a_part_are_lost_the_other_part_is_read_and_what_goes_through_all_refuses(
@@ -240,6 +244,16 @@ def test_a_footer_that_places_calls_elsewhere_shows_no_calls_of_other_rollouts(
     store = CaptureStore(run)
     assert store.read_available("a")[1] == 0
     assert store.read_available("b") == ([], 3)
+
+
+def test_a_footer_that_names_columns_otherwise_is_damage(run: Path) -> None:
+    for name, column in ((CALLS, b"derivation"), (ROLLOUTS, b"outstanding")):
+        file = part(run, name, 2 if name is CALLS else 1)
+        file.write_bytes(file.read_bytes().replace(column, column[:-1] + b"~"))
+    store = CaptureStore(run)
+    assert store.rollout_ids() == list("abcd")
+    assert [store.read_available(each)[1] for each in "abcd"] == [0, 0, 3, 3]
+    assert store.report.affected == {"a", "b"}
 
 
 def test_what_the_system_refuses_for_a_moment_is_an_error_and_counts_as_no_damage(
