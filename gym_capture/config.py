@@ -207,6 +207,23 @@ class CollectConfig(_Section):
     worker_num_cpus: float = Field(1.0, ge=0, description="CPUs of each worker")
 
 
+class SealConfig(_Section):
+    """What becomes of the capture directory once `gym-capture run` has ended well."""
+
+    after_run: bool = Field(False, description="seal it: a Parquet dataset instead of the log; nothing is added to it")
+    to: str | None = Field(
+        None,
+        min_length=1,
+        description="seal it and carry it to a folder elsewhere, as pyarrow's file systems name it",
+        examples=["s3://bucket/runs/7"],
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is to be sealed."""
+        return self.after_run or self.to is not None
+
+
 class CaptureConfig(_Section):
     """A whole run's configuration (the YAML file)."""
 
@@ -218,6 +235,7 @@ class CaptureConfig(_Section):
     proxy: ProxyConfig = ProxyConfig()
     ray: RayConfig = RayConfig()
     collect: CollectConfig = CollectConfig()
+    seal: SealConfig = SealConfig()
 
     @field_validator("model_call_capture_dir")
     @classmethod

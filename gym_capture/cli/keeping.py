@@ -54,30 +54,39 @@ def seal(
     `gym-capture seal runs/local/model-calls --to s3://bucket/runs/7`
     """
     with looking(as_json=as_json, debug=debug) as screen:
-        from dataclasses import asdict
-
-        from gym_capture.directory.sealing import seal_at_rest
-
-        path = local_directory(directory).absolute()
-        carried = None
-        if to is None:
-            reports = seal_at_rest(path, as_it_is=as_it_is)
-        else:
-            from gym_capture.directory.carrying import seal_and_carry
-
-            reports, carried = seal_and_carry(path, to, as_it_is=as_it_is)
-        each = [asdict(report) for report in reports.values()]
-        told: dict[str, Any] = {
-            "directory": str(path),
-            "datasets": [path + report.folder for path, report in reports.items()],
-        }
-        told |= {key: sum(report[key] for report in each) for key in each[0] if key != "folder"}
-        if carried is not None:
-            told["carried"] = asdict(carried)
+        told = sealed(local_directory(directory).absolute(), to, as_it_is=as_it_is)
         if screen.as_json:
             screen.document(told)
         else:
             screen.out.print(status_view(told))
+
+
+def sealed(directory: Path, to: str | None, *, as_it_is: bool = False) -> dict[str, Any]:
+    """Seal a run at rest, carry it where it is to go, and return what is told of that.
+
+    Raises:
+        As `directory.sealing.seal_at_rest` and `directory.carrying.seal_and_carry`.
+    """
+    from dataclasses import asdict
+
+    from gym_capture.directory.sealing import seal_at_rest
+
+    carried = None
+    if to is None:
+        reports = seal_at_rest(directory, as_it_is=as_it_is)
+    else:
+        from gym_capture.directory.carrying import seal_and_carry
+
+        reports, carried = seal_and_carry(directory, to, as_it_is=as_it_is)
+    each = [asdict(report) for report in reports.values()]
+    told: dict[str, Any] = {
+        "directory": str(directory),
+        "datasets": [path + report.folder for path, report in reports.items()],
+    }
+    told |= {key: sum(report[key] for report in each) for key in each[0] if key != "folder"}
+    if carried is not None:
+        told["carried"] = asdict(carried)
+    return told
 
 
 def prune(
@@ -154,4 +163,4 @@ def _given(text: str, pattern: re.Pattern[str], units: dict[str, int], option: s
     return float(match[1]) * units[match[2]]
 
 
-__all__ = ["prune", "seal"]
+__all__ = ["prune", "seal", "sealed"]

@@ -6,28 +6,78 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gym_capture.cli.exits import Exit, Screen
+from gym_capture.cli.keeping import sealed
 from gym_capture.cli.progress_view import ProgressView
-from gym_capture.cli.tables import summary_view
+from gym_capture.cli.tables import status_view, summary_view
 from gym_capture.collect.collector import collect
 from gym_capture.collect.stop import StopRequest
 from gym_capture.collect.summary import Progress, Summary
 from gym_capture.config import CaptureConfig, load_config
+from gym_capture.errors import ConfigError, GymCaptureError
+from gym_capture.reading.plain_text import plain_line
+from gym_capture.storage.remote.run_uri import shown
 
 
 def run_command(path: Path, overrides: Sequence[str], screen: Screen) -> Exit:
     """Collect, show how it goes, and say how it ended."""
     config = load_config(path, overrides)
+    if config.seal.wanted:
+        _require_seal(config)
     summary, caught = asyncio.run(_collect(config, screen))
     status = exit_status(summary, config, caught)
-    if screen.as_json:
-        screen.document({**summary.plain(), "exit_status": int(status)})
-    else:
+    if not screen.as_json:
         screen.out.print(summary_view(summary))
         if status == Exit.EVIDENCE_MISSING:
             screen.err.print("evidence is missing, and collect.require_complete is set", style="bold red")
+    told = summary.plain()
+    if config.seal.wanted:
+        told["sealed"] = _sealed(config, status, screen)
+        if status == Exit.OK and told["sealed"] is None:
+            status = Exit.ERROR
+    if screen.as_json:
+        screen.document({**told, "exit_status": int(status)})
     return status
+
+
+def _require_seal(config: CaptureConfig) -> None:
+    """See before the run that it can be sealed after it.
+
+    Raises:
+        ConfigError: nothing is captured, or `seal.to` is no place that pyarrow knows.
+        MissingExtra: pyarrow is not installed.
+        RemoteUnavailable: `seal.to` cannot be reached.
+    """
+    if not config.observability_enabled:
+        raise ConfigError("seal is set, and observability_enabled is false: nothing would be captured; leave one out")
+    from gym_capture.storage.sealed import arrow  # noqa: F401 - says which extra is missing
+
+    if config.seal.to is not None:
+        from gym_capture.storage.remote.remote_folder import RemoteFolder
+
+        RemoteFolder(config.seal.to).listed()
+
+
+def _sealed(config: CaptureConfig, status: Exit, screen: Screen) -> dict[str, Any] | None:
+    """Seal a run that ended well, and return what is told of that; None, once it was said why it was not sealed."""
+    by_hand = f"gym-capture seal {config.directory}{f' --to {shown(config.seal.to)}' if config.seal.to else ''}"
+    if status != Exit.OK:
+        screen.err.print(f"not sealed, for the run did not end well; `{by_hand}` seals it later", soft_wrap=True)
+        return None
+    try:
+        told = sealed(config.directory, config.seal.to)
+    except (GymCaptureError, OSError) as error:
+        screen.err.print(
+            f"not sealed: {plain_line(str(error))} All that was collected is there; `{by_hand}` seals it later.",
+            style="bold red",
+            soft_wrap=True,
+        )
+        return None
+    if not screen.as_json:
+        screen.out.print(status_view(told))
+    return told
 
 
 def exit_status(summary: Summary, config: CaptureConfig, caught: signal.Signals | None) -> Exit:

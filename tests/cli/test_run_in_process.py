@@ -34,12 +34,20 @@ def run(namespace: str, *overrides: str) -> Result:
 def test_a_rollouts_error_that_no_stream_can_print_is_told_in_the_summary(folder: Path, namespace: str) -> None:
     (folder / "surrogates.py").write_text("async def rollout(row, session):\n    raise ValueError('lone \\ud800')\n")
     (folder / "rows.jsonl").write_text("{}\n")
-    ran = run(namespace, "collect.input=rows.jsonl", "collect.rollout=surrogates:rollout", "collect.retries=0")
+    ran = run(
+        namespace,
+        "collect.input=rows.jsonl",
+        "collect.rollout=surrogates:rollout",
+        "collect.retries=0",
+        "seal.after_run=true",
+    )
     assert ran.exit_code == 1, ran.stderr[-3000:]
     assert "ValueError: lone \\ud800" in ran.stdout
     assert "Traceback" not in ran.stderr
     (failed,) = records(folder / "out.failures.jsonl")
     assert failed["error"]["message"] == "lone \ud800"
+    assert "not sealed, for the run did not end well" in ran.stderr
+    assert not list((folder / "captures").glob("sealed-*"))
 
 
 def test_real_rollouts_replayed_are_exactly_what_is_expected(folder: Path, namespace: str) -> None:
@@ -49,13 +57,33 @@ def test_real_rollouts_replayed_are_exactly_what_is_expected(folder: Path, names
         "collect.rollout=gym_capture.collect.replay:rollout",
         "collect.workers=4",
         "collect.require_complete=true",
+        f"seal.to={(folder / 'archive').as_uri()}",
         "--json",
     )
     assert ran.exit_code == 0, ran.stderr[-3000:]
+    told = json.loads(ran.stdout)["sealed"]
+    assert told["calls"] == sum(len(case["exchanges"]) for case in read_cases("real_rollouts.jsonl"))
+    assert told["carried"]["files"] == told["carried"]["sent"]
     expected = [json.dumps(case["ok"]) for case in read_cases("real_rollouts.expected.jsonl")]
     merged = sorted(records(folder / "out.jsonl"), key=lambda record: int(record["_ng_task_index"]))
     assert [json.dumps(record) for record in merged] == expected
-    store = CaptureStore(folder / "captures")
-    for case in read_cases("real_rollouts.jsonl"):
-        rollout_id = f"{case['record']['_ng_task_index']}-{case['record']['_ng_rollout_index']}"
-        assert [json.dumps(each) for each in store.read(rollout_id)] == [json.dumps(each) for each in case["exchanges"]]
+    for place in (folder / "captures", (folder / "archive").as_uri()):
+        store = CaptureStore(place)
+        for case in read_cases("real_rollouts.jsonl"):
+            rollout_id = f"{case['record']['_ng_task_index']}-{case['record']['_ng_rollout_index']}"
+            read = [json.dumps(each) for each in store.read(rollout_id)]
+            assert read == [json.dumps(each) for each in case["exchanges"]]
+
+
+@pytest.mark.parametrize(
+    ("override", "status", "why"),
+    [
+        ("seal.to=nowhere://bucket/run", 2, "no place that pyarrow knows"),
+        ("observability_enabled=false", 2, "nothing would be captured"),
+    ],
+)
+def test_a_run_that_cannot_be_sealed_is_not_begun(folder: Path, override: str, status: int, why: str) -> None:
+    ran = run("unused", "seal.after_run=true", override)
+    assert ran.exit_code == status, ran.stderr[-3000:]
+    assert why in " ".join(ran.stderr.split())
+    assert not (folder / "captures").exists()

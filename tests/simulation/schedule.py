@@ -88,6 +88,8 @@ HANGING_POINTS = tuple(
 )
 ERROR_POINTS = tuple(fault_points.before(name) for name in (fault_points.APPEND, fault_points.SYNC))
 LATE_S = 400.0
+ENDLESS_S = 4000.0
+"""No schedule comes near: one that does has a bug, of the product's or its own."""
 RAY_CALLS = 0.25
 """Of so many clients the messages go by Ray's calls."""
 
@@ -131,7 +133,7 @@ def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
         simulation = _Simulation(loop, seed, plan)
         # A recovery copies frame by frame, or all at once.
         with mock.patch.object(recovery, "_COPY_BYTES", simulation.random.choice([1, recovery._COPY_BYTES])):
-            loop.run_until_complete(simulation.play())
+            loop.run_until_complete(asyncio.wait_for(simulation.play(), ENDLESS_S))
         outcome.violations = simulation.register.violations
         outcome.counts = simulation.register.counts
         outcome.counts["Ray's calls made again"] += simulation.network.calls_again
@@ -202,15 +204,26 @@ class _Simulation:
         await self._check("at rest")
         owner = await self._serving()
         if owner is not None:
-            self.actors.retire(owner.actor_id)
-            await owner.process.spawn(owner.service.stop())
-            owner.process.kill()
+            await self._stop(owner)
         # What a frozen owner still does after all that must never be seen.
         for other in self.actors.everyone:
             self.actors.retire(other.actor_id)
             other.process.thaw()
         await asyncio.sleep(5.0)
         self._check_directory("after the last owner stopped")
+
+    async def _stop(self, owner: OwnerProcess) -> None:
+        """Stop it, and whoever takes over from it even now, while its successor's disk hangs say."""
+        self.actors.retire(owner.actor_id)
+        stopping = owner.process.spawn(owner.service.stop())
+        while owner.process.alive and not stopping.done():  # noqa: ASYNC110 - a death is no event, and time is virtual
+            await asyncio.sleep(0.1)
+        if owner.process.alive:
+            owner.process.kill()
+            return
+        successor = await self._serving()
+        if successor is not None:
+            await self._stop(successor)
 
     def _heal(self) -> None:
         for owner in self.actors.everyone:
