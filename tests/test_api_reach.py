@@ -153,11 +153,20 @@ async def test_a_core_ends_with_the_last_client_that_shares_it() -> None:
     await share.close(1.0)
 
 
+class SilentTransport:
+    """Nobody ever answers."""
+
+    name = "stream"
+
+    async def connect(self) -> Any:
+        await asyncio.Event().wait()
+
+
 class CountedHost(CoreHost):
     """A core's host that says when it is closed."""
 
-    def __init__(self, *answers: FakeLink | Exception) -> None:
-        super().__init__(FakeTransport("stream", *answers), ClientOptions())
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport, ClientOptions(patience_s=600.0))
         self.ended = threading.Event()
 
     async def close(self, timeout_s: float) -> bool:
@@ -167,7 +176,8 @@ class CountedHost(CoreHost):
 
 
 async def test_a_core_whose_run_is_over_and_whose_clients_are_gone_ends_when_another_run_is_opened() -> None:
-    over, forgotten, claimed = (CountedHost(*[OwnerNotFound("stopped")] * 9) for _ in range(3))
+    over, forgotten = (CountedHost(FakeTransport("stream", *[OwnerNotFound("stopped")] * 9)) for _ in range(2))
+    claimed = CountedHost(SilentTransport())
     hosts = iter([over, forgotten, claimed])
     for name in ("over", "forgotten"):
         share = share_host((name, "of this test"), lambda: next(hosts))
@@ -179,7 +189,7 @@ async def test_a_core_whose_run_is_over_and_whose_clients_are_gone_ends_when_ano
     await share.perform(Flush(0.0))
     del share
     gc.collect()
-    another = share_host(("another", "of this test"), lambda: CountedHost())
+    another = share_host(("another", "of this test"), lambda: CountedHost(SilentTransport()))
     assert await asyncio.to_thread(over.ended.wait, 10.0)
     assert await asyncio.to_thread(forgotten.ended.wait, 10.0)
     assert not claimed.ended.is_set(), "its claim may still be answered"
