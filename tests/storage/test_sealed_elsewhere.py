@@ -412,13 +412,22 @@ HOSTILE_URIS = [
     "file:///",
     "s3://KEY:very-secret@b c/x",
     "s3://KEY:very/secret@b c/x",
+    "s3://KEY:very?secret@b/x",
+    "s3://KEY:very#secret@b/x",
     "abfs://c@a/x?client_secret=very-secret&x= ",
+    "abfs://c@a/x?sas=very#secret",
+    "file:///archive/runs#7",
+    "file:///archive/runs?7",
+    "s3://bucket/runs#7",
+    "mock://archive/runs/7",
+    "file:/archive/runs/7",
+    "/archive/runs/7",
 ]
 
 
 @pytest.mark.parametrize("uri", HOSTILE_URIS)
 def test_a_uri_that_cannot_work_is_a_clear_error_without_its_secrets(uri: str, sealed: Path) -> None:
-    for use in (lambda uri: carry_sealed(sealed, uri), CaptureStore):
+    for use in (lambda uri: carry_sealed(sealed, uri), RemoteFiles):
         with pytest.raises(GymCaptureError, match="Nothing was read or written") as raised:
             use(uri)
         assert isinstance(raised.value, ConfigError)

@@ -14,7 +14,7 @@ import google_crc32c
 from gym_capture.errors import ConfigError, RemoteUnavailable
 from gym_capture.storage import names
 from gym_capture.storage.remote.arrow_fs import fs, pa
-from gym_capture.storage.remote.run_uri import shown
+from gym_capture.storage.remote.run_uri import is_uri, shown
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """Where a file is there when it was sent whole, and not before; folders are parts of names, and nothing is renamed."""
@@ -38,13 +38,17 @@ class RemoteFolder:
 
     def __init__(self, uri: str) -> None:
         self.shown = shown(uri)
+        if not is_uri(uri):
+            raise self._no_place("readers would take it for a path")
+        if "#" in uri or ("?" in uri and uri.startswith("file:")):
+            # pyarrow reads neither: two runs would have one folder.
+            raise self._no_place(
+                "# and what follows it is no part of a folder's name, nor is ? of a path: write %23, %3F"
+            )
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (ValueError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"{self.shown} is no place that pyarrow knows ({_told(error, uri)}). Nothing was read or written; give "
-                "it like s3://bucket/runs/7, gs://bucket/runs/7 or file:///archive/runs/7."
-            ) from None  # what it says may have the URI's secrets in it
+            raise self._no_place(_told(error, uri)) from None  # what it says may have the URI's secrets in it
         except OSError as error:
             raise self._unavailable("be reached", _told(error, uri)) from None
         self._path: str = path.rstrip("/")
@@ -52,6 +56,8 @@ class RemoteFolder:
             raise ConfigError(
                 f"{self.shown} names no folder. Nothing was read or written; give one, s3://bucket/runs/7."
             )
+        if self._fs.type_name == "mock":
+            raise self._no_place("it keeps nothing")
         self._is_store = self._fs.type_name in _OBJECT_STORES
         self._is_local = self._fs.type_name == "local"
 
@@ -164,6 +170,12 @@ class RemoteFolder:
             raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._unavailable(what, str(error)) from error
+
+    def _no_place(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.shown} is no place that pyarrow knows ({why}). Nothing was read or written; give it like "
+            "s3://bucket/runs/7, gs://bucket/runs/7 or file:///archive/runs/7."
+        )
 
     def _unavailable(self, what: str, why: str) -> RemoteUnavailable:
         hint = "this user's rights"
