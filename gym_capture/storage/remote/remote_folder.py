@@ -42,9 +42,7 @@ class RemoteFolder:
             raise self._no_place("readers would take it for a path")
         if "#" in uri or ("?" in uri and uri.startswith("file:")):
             # pyarrow reads neither: two runs would have one folder.
-            raise self._no_place(
-                "# and what follows it is no part of a folder's name, nor is ? of a path: write %23, %3F"
-            )
+            raise self._no_place("# (and ? in a path) begins what is no part of a name: write %23, %3F")
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (ValueError, pa.ArrowException) as error:
