@@ -212,9 +212,10 @@ def test_an_override_that_cannot_be_placed_is_refused(override: str, message: st
 def test_a_uri_in_the_wrong_place_is_refused_without_its_password(override: str, tmp_path: Path) -> None:
     given = override.replace("URI", "s3://an-id:very-secret@bucket/runs/7")
     path = write(tmp_path, "seal: [" + given)
-    for load in (lambda: load_config({}, [given]), lambda: load_config(path)):
+    sources: list[tuple[Any, list[str]]] = [({}, [given]), (path, [])]
+    for source, overrides in sources:
         with pytest.raises(ConfigError) as refused:
-            load()
+            load_config(source, overrides)
         assert "very-secret" not in "".join(traceback.format_exception(refused.value))
 
 
