@@ -485,12 +485,12 @@ HOSTILE_URIS = [
     "s3://KEY:very#secret@b/x",
     "abfs://c@a/x?client_secret=very-secret&x= ",
     "abfs://c@a/x?sas=very#secret",
-    "file:///archive/runs#7",
-    "file:///archive/runs?7",
+    "file:///proc/runs#7",
+    "file:///proc/runs?7",
     "s3://bucket/runs#7",
     "mock://archive/runs/7",
-    "file:/archive/runs/7",
-    "/archive/runs/7",
+    "file:/proc/runs/7",
+    "/proc/runs/7",
 ]
 
 
