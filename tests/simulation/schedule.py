@@ -90,6 +90,7 @@ ERROR_POINTS = tuple(fault_points.before(name) for name in (fault_points.APPEND,
 LATE_S = 400.0
 ENDLESS_S = 4000.0
 """No schedule comes near: one that does has a bug, of the product's or its own."""
+SLOW_S = 4.0
 RAY_CALLS = 0.25
 """Of so many clients the messages go by Ray's calls."""
 
@@ -153,6 +154,8 @@ class _Simulation:
         self.register = Register()
         self.network = Network(loop, self.random)
         self.actors = Actors(loop, self.random, self.network)
+        self.latency_s = 0.0
+        self.slow_until = 0.0
         self.driver: ClientProcess
         self.workers: list[ClientProcess]
 
@@ -165,7 +168,7 @@ class _Simulation:
 
     async def play(self) -> None:
         random = self.random
-        self.network.latency_s = random.choice([0.0005, 0.005, 0.05])
+        self.latency_s = self.network.latency_s = random.choice([0.0005, 0.005, 0.05])
         self.actors.start(ACTOR)
         self.driver = self._client("driver")
         self.workers = [self._client(f"worker-{n}") for n in range(random.randint(1, 3))]
@@ -407,11 +410,16 @@ class _Simulation:
         self.loop.call_later(5.0, setattr, owner.files, "slow_s", 0.0)
 
     def _slow_network(self, latency_s: float) -> None:
-        before, self.network.latency_s = self.network.latency_s, latency_s
+        self.network.latency_s = latency_s
+        self.slow_until = self.loop.time() + SLOW_S
         # Single messages may take as long as a lease, which is no other than silence.
         for client in [self.driver, *self.workers]:
             client.process.outages.append((self.loop.time(), self.loop.time() + 10.0))
-        self.loop.call_later(4.0, setattr, self.network, "latency_s", before)
+        self.loop.call_later(SLOW_S, self._end_slowness)
+
+    def _end_slowness(self) -> None:
+        if self.loop.time() >= self.slow_until:  # another one may have begun meanwhile
+            self.network.latency_s = self.latency_s
 
     def _kill(self, worker: ClientProcess) -> None:
         if worker.process.alive:
