@@ -23,6 +23,7 @@ from gym_capture.model.shards import MOST_SHARDS, run_actor_name
 
 _DIRECTORY = "model_call_capture_dir"
 _COLLECT_PATHS = ("input", "output")
+_PASSWORD = re.compile(r"(://[^:@/?#\s]*:)[^\n]*@")
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
 
 
@@ -347,7 +348,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(text, Loader=_UniqueKeys)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        raise ConfigError(f"{path} is not YAML: {_yaml_problem(error)}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -358,11 +359,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key:
-        raise ConfigError(f"override {override!r} is not of the form key.path=value")
+        raise ConfigError(f"override {_given(override)} is not of the form key.path=value")
     try:
         value = yaml.load(text, Loader=_UniqueKeys) if text else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the value of {override!r} is not YAML: {error}") from error
+        raise ConfigError(f"the value of {_given(override)} is not YAML: {_yaml_problem(error)}") from None
     *parents, last = key.split(".")
     if isinstance(value, str) and key in (_DIRECTORY, *(f"collect.{name}" for name in _COLLECT_PATHS)):
         value = _path(key, value)
@@ -372,7 +373,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         if below is None:
             below = section[name] = {}
         if not isinstance(below, dict):
-            raise ConfigError(f"override {override!r}: {name} is a value, not a section")
+            raise ConfigError(f"override {_given(override)}: {name} is a value, not a section")
         section = below
     section[last] = value
 
@@ -381,13 +382,13 @@ def _check_keys(data: Mapping[str, Any], model: type[BaseModel], prefix: str) ->
     known = model.model_fields
     for key, value in data.items():
         if key not in known:
-            raise ConfigError(f"unknown key {prefix}{key}; {_nearest(str(key), prefix)}")
+            raise ConfigError(f"unknown key {prefix}{_without_passwords(str(key))}; {_nearest(str(key), prefix)}")
         section = _section(model, key)
         if section is not None:
             if isinstance(value, Mapping):
                 _check_keys(value, section, f"{prefix}{key}.")
             elif value is not None:
-                raise ConfigError(f"{prefix}{key} is a section, not the value {value!r}")
+                raise ConfigError(f"{prefix}{key} is a section, not the value {_given(value)}")
 
 
 def all_keys(model: type[BaseModel] = CaptureConfig, prefix: str = "") -> list[str]:
@@ -415,12 +416,29 @@ def _nearest(key: str, prefix: str) -> str:
     return f"known keys are {', '.join(siblings)}"
 
 
+def _yaml_problem(error: Exception) -> str:
+    """What is wrong, and where; without the lines there, which may have half a password in them."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None or mark is None:
+        return _without_passwords(str(error))
+    return f"{_without_passwords(problem)}, line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _given(value: object) -> str:
+    return _without_passwords(repr(value))
+
+
+def _without_passwords(text: str) -> str:
+    """Text for messages: a password in a URI (`seal.to`, `proxy.upstream`) is `***`, wherever the URI ended up."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         lines.append(
-            f"{where}: {message}" + ("" if "must be an absolute" in message else f" (given {item['input']!r})")
+            f"{where}: {message}" + ("" if "must be an absolute" in message else f" (given {_given(item['input'])})")
         )
     return "invalid configuration: " + "; ".join(lines)

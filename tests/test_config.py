@@ -196,6 +196,29 @@ def test_an_override_that_cannot_be_placed_is_refused(override: str, message: st
         load_config({"observability_enabled": True}, [override])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seal=URI",
+        "seal.after_run=URI",
+        "seal.to=[URI]",
+        "seal.to={a: URI",
+        "seal.to.x=URI",
+        "seal={URI: 1}",
+        "seal.to: URI",
+        "proxy=URI",
+    ],
+)
+def test_a_uri_in_the_wrong_place_is_refused_without_its_password(override: str, tmp_path: Path) -> None:
+    given = override.replace("URI", "s3://an-id:very-secret@bucket/runs/7")
+    path = write(tmp_path, "seal: [" + given)
+    sources: list[tuple[Any, list[str]]] = [({}, [given]), (path, [])]
+    for source, overrides in sources:
+        with pytest.raises(ConfigError) as refused:
+            load_config(source, overrides)
+        assert "very-secret" not in "".join(traceback.format_exception(refused.value))
+
+
 def test_a_relative_directory_in_a_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match="model_call_capture_dir: must be an absolute path, not 'runs/1'"):
         load_config({"model_call_capture_dir": "runs/1"})

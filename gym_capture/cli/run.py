@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from gym_capture.cli.exits import Exit, Screen
 from gym_capture.cli.keeping import sealed
@@ -49,28 +52,31 @@ def _require_seal(config: CaptureConfig) -> None:
         ConfigError: nothing is captured, or `seal.to` is no place that pyarrow knows.
         MissingExtra: pyarrow is not installed.
         RemoteUnavailable: `seal.to` cannot be reached.
+        TargetTaken: something lies there already, which cannot be this run's.
     """
     if not config.observability_enabled:
         raise ConfigError("seal is set, and observability_enabled is false: nothing would be captured; leave one out")
     from gym_capture.storage.sealed import arrow  # noqa: F401 - says which extra is missing
 
     if config.seal.to is not None:
-        from gym_capture.storage.remote.remote_folder import RemoteFolder
+        from gym_capture.directory.carrying import require_place
 
-        RemoteFolder(config.seal.to).listed()
+        require_place(config.directory, config.seal.to)
 
 
 def _sealed(config: CaptureConfig, status: Exit, screen: Screen) -> dict[str, Any] | None:
     """Seal a run that ended well, and return what is told of that; None, once it was said why it was not sealed."""
-    by_hand = f"gym-capture seal {config.directory}{f' --to {shown(config.seal.to)}' if config.seal.to else ''}"
+    words = ["gym-capture", "seal", str(config.directory)]
+    by_hand = plain_line(shlex.join([*words, "--to", shown(config.seal.to)] if config.seal.to else words))
     if status != Exit.OK:
-        screen.err.print(f"not sealed, for the run did not end well; `{by_hand}` seals it later", soft_wrap=True)
+        why = f"not sealed, for the run did not end well; `{by_hand}` seals it later"
+        screen.err.print(Text(why), soft_wrap=True)
         return None
     try:
         told = sealed(config.directory, config.seal.to)
     except (GymCaptureError, OSError) as error:
         screen.err.print(
-            f"not sealed: {plain_line(str(error))} All that was collected is there; `{by_hand}` seals it later.",
+            Text(f"not sealed: {plain_line(str(error))} All that was collected is there; `{by_hand}` seals it later."),
             style="bold red",
             soft_wrap=True,
         )

@@ -7,6 +7,7 @@ is not sent again, and what is not ends it. So it may be killed anywhere, and ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ import msgspec
 from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.errors import CaptureDirectoryError, DamagedLog, RemoteUnavailable, TargetTaken
 from gym_capture.storage import fault_points, names
-from gym_capture.storage.closing import ClosingNote, sealed_in
+from gym_capture.storage.closing import ClosingNote, closed_in, sealed_in
 from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.files import FaultHook, Files, no_faults
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -63,12 +64,43 @@ def seal_and_carry(
     Raises:
         As both. Where sealing succeeded and carrying did not, the run is sealed, and whole in its directory.
     """
-    run = PosixFiles(directory)
-    run_marker(run)
-    there = RemoteFolder(uri)
-    if (found := there.listed()) and any(sealed_in(files) is None for files in shards_of(run)):
-        raise _taken(there, f"{min(found)} is there, and nothing of this run can be yet")
+    run_marker(PosixFiles(directory))
+    require_place(directory, uri)
     return seal_at_rest(directory, as_it_is=as_it_is), carry_sealed(directory, uri)
+
+
+def require_place(directory: str | Path, uri: str) -> None:
+    """See that a run may be carried to a folder, before it is sealed, or even begun. Only reads.
+
+    Raises:
+        ConfigError, RemoteUnavailable, MissingExtra: as `carry_sealed`.
+        TargetTaken: the folder lies in a run's directory, or has something in it that cannot be this run's.
+    """
+    there = _elsewhere(directory, uri)
+    if (found := there.listed()) and not _is_sealed(directory):
+        raise _taken(there, f"{min(found)} is there, and nothing of this run can be yet")
+
+
+def _is_sealed(directory: str | Path) -> bool:
+    if not os.path.isdir(directory):
+        return False
+    return all(sealed_in(files) or closed_in(files) for files in shards_of(PosixFiles(directory)))
+
+
+def _elsewhere(directory: str | Path, uri: str) -> RemoteFolder:
+    """The folder, once it is found to lie in no run's directory: what removes the run would remove the copy with it."""
+    there = RemoteFolder(uri)
+    if there.local_path is not None:
+        own = os.path.realpath(directory)
+        at = os.path.realpath(there.local_path)
+        for each in (at, *map(str, Path(at).parents)):
+            if each == own or (each != at and os.path.isfile(os.path.join(each, names.RUN))):
+                raise TargetTaken(
+                    f"{there.shown} lies in the directory of {'the run itself' if each == own else 'a run'}, {each}. "
+                    "Nothing was sent or changed; give a folder elsewhere.",
+                    uri=there.shown,
+                )
+    return there
 
 
 def carry_sealed(directory: str | Path, uri: str, *, hook: FaultHook = no_faults) -> CarryReport:
@@ -82,16 +114,16 @@ def carry_sealed(directory: str | Path, uri: str, *, hook: FaultHook = no_faults
     Raises:
         CaptureDirectoryError: the directory is no run's, or was not sealed.
         DamagedLog: its dataset is not what was sealed; nothing was sent. Or what was sent does not read back.
-        TargetTaken: something else lies there; nothing there was changed.
+        TargetTaken: something else lies there, or it lies in a run's directory; nothing there was changed.
         RemoteUnavailable: the folder cannot be read or written; run it again.
         ConfigError: there is no such kind of URI.
         MissingExtra: pyarrow is not installed.
     """
     run = PosixFiles(directory)
     marker = run_marker(run)
-    return _carried(
-        RemoteFolder(uri), marker.run, _pieces_of(run), hook, CarryReport(beside=len(NemoGymFiles(run).rollout_ids()))
-    )
+    there = _elsewhere(directory, uri)
+    report = CarryReport(beside=len(NemoGymFiles(run).rollout_ids()))
+    return _carried(there, marker.run, _pieces_of(run), hook, report)
 
 
 class _Piece(NamedTuple):
@@ -229,4 +261,4 @@ def _read_through(files: Files, file: SealedFile) -> Iterator[bytes]:
         yield files.read_at(file.name, at, _PIECE_BYTES)
 
 
-__all__ = ["CarryReport", "carry_sealed", "seal_and_carry"]
+__all__ = ["CarryReport", "carry_sealed", "require_place", "seal_and_carry"]

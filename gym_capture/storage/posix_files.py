@@ -18,7 +18,7 @@ _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024)
 _PIECE_BYTES = 1 << 20
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def make_capture_directory(path: str | Path) -> None:
@@ -137,7 +137,7 @@ class PosixFiles:
             if os.stat(temporary).st_nlink < 2:
                 raise
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             self._write_and_sync(self._path(name), data)
 
@@ -231,7 +231,7 @@ class PosixFiles:
         except FileExistsError:
             return os.path.samefile(source, target) or _same_bytes(source, target)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             if os.path.exists(target):
                 return _same_bytes(source, target)

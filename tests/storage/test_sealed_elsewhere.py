@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import random
 import shutil
@@ -296,8 +297,76 @@ def test_what_lies_there_already_is_never_replaced(s3: S3Server, sealed: Path, t
     with pytest.raises(TargetTaken, match="OWNER"):
         carry_sealed(sealed, file_uri(local))
     assert [each.name for each in local.iterdir()] == [".OWNER.0123abcd.tmp"]
-    with pytest.raises(TargetTaken, match="is not of this run"):
+    with pytest.raises(TargetTaken, match="the run itself"):
         carry_sealed(sealed, file_uri(sealed))
+
+
+def files_under(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("inside", ["", "archive", "sealed-00000009", "quarantine/deep", "../link/archive"])
+def test_a_run_is_not_carried_into_a_runs_directory(sealed: Path, run: Path, tmp_path: Path, inside: str) -> None:
+    (tmp_path / "link").symlink_to(run)
+    before = files_under(run)
+    with pytest.raises(TargetTaken, match="lies in the directory of the run itself"):
+        seal_and_carry(run, file_uri(run / inside))
+    if inside:
+        with pytest.raises(TargetTaken, match=f"lies in the directory of a run, {run}"):
+            carry_sealed(sealed, file_uri(run / inside))
+    assert files_under(run) == before
+
+
+def test_a_copy_is_not_taken_for_a_copy_of_itself(sealed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    carry_sealed(sealed, file_uri(copy))
+    assert CaptureStore(copy).verify().sound
+    with pytest.raises(TargetTaken, match="the run itself"):
+        carry_sealed(copy, file_uri(copy))
+    assert carry_sealed(copy, file_uri(tmp_path / "again")).sent == len(FILES)
+
+
+def test_of_two_runs_that_are_carried_to_one_folder_at_once_one_is_there_and_the_other_is_told(
+    sealed: Path, run: Path, tmp_path: Path
+) -> None:
+    seal_at_rest(run)
+    target = tmp_path / "there"
+
+    def other_is_quicker(point: str) -> None:
+        if not target.exists():
+            carry_sealed(run, file_uri(target))
+
+    with pytest.raises(RemoteUnavailable, match=r"cannot be written .*File exists"):
+        carry_sealed(sealed, file_uri(target), hook=other_is_quicker)
+    assert told(CaptureStore(file_uri(target))) == told(CaptureStore(run))
+    assert sorted(files_under(target)) == FILES
+    with pytest.raises(TargetTaken):
+        carry_sealed(sealed, file_uri(target))
+
+
+def test_where_nothing_can_be_linked_files_are_renamed(
+    sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    carry_sealed(sealed, file_uri(tmp_path / "there"))
+    assert sorted(files_under(tmp_path / "there")) == FILES
+
+
+def test_a_place_that_vanishes_is_told_as_one_that_cannot_be_written(sealed: Path) -> None:
+    with pytest.raises(RemoteUnavailable, match="cannot be written"):
+        carry_sealed(sealed, "file:///proc/nothing/can/be/made")
+
+
+def test_folders_that_were_made_are_synced_with_those_they_lie_in(
+    sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("gym_capture.storage.remote.remote_folder._sync", synced.append)
+    carry_sealed(sealed, file_uri(tmp_path / "a" / "b"))
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")} <= set(synced)
 
 
 def assert_damage_shows(uri: str, name: str) -> None:
@@ -412,13 +481,22 @@ HOSTILE_URIS = [
     "file:///",
     "s3://KEY:very-secret@b c/x",
     "s3://KEY:very/secret@b c/x",
+    "s3://KEY:very?secret@b/x",
+    "s3://KEY:very#secret@b/x",
     "abfs://c@a/x?client_secret=very-secret&x= ",
+    "abfs://c@a/x?sas=very#secret",
+    "file:///proc/runs#7",
+    "file:///proc/runs?7",
+    "s3://bucket/runs#7",
+    "mock://archive/runs/7",
+    "file:/proc/runs/7",
+    "/proc/runs/7",
 ]
 
 
 @pytest.mark.parametrize("uri", HOSTILE_URIS)
 def test_a_uri_that_cannot_work_is_a_clear_error_without_its_secrets(uri: str, sealed: Path) -> None:
-    for use in (lambda uri: carry_sealed(sealed, uri), CaptureStore):
+    for use in (lambda uri: carry_sealed(sealed, uri), RemoteFiles):
         with pytest.raises(GymCaptureError, match="Nothing was read or written") as raised:
             use(uri)
         assert isinstance(raised.value, ConfigError)

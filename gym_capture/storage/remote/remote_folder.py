@@ -13,8 +13,9 @@ import google_crc32c
 
 from gym_capture.errors import ConfigError, RemoteUnavailable
 from gym_capture.storage import names
+from gym_capture.storage.posix_files import NO_LINKS
 from gym_capture.storage.remote.arrow_fs import fs, pa
-from gym_capture.storage.remote.run_uri import shown
+from gym_capture.storage.remote.run_uri import is_uri, shown
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """Where a file is there when it was sent whole, and not before; folders are parts of names, and nothing is renamed."""
@@ -30,6 +31,7 @@ class RemoteFolder:
 
     Attributes:
         shown: the URI without its secrets.
+        local_path: where it lies on this machine's file system, absolute; None: elsewhere.
 
     Raises:
         ConfigError: it is no URI that pyarrow knows, or names no folder.
@@ -38,13 +40,15 @@ class RemoteFolder:
 
     def __init__(self, uri: str) -> None:
         self.shown = shown(uri)
+        if not is_uri(uri):
+            raise self._no_place("readers would take it for a path")
+        if "#" in uri or ("?" in uri and uri.startswith("file:")):
+            # pyarrow reads neither: two runs would have one folder.
+            raise self._no_place("# (and ? in a path) begins what is no part of a name: write %23, %3F")
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (ValueError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"{self.shown} is no place that pyarrow knows ({_told(error, uri)}). Nothing was read or written; give "
-                "it like s3://bucket/runs/7, gs://bucket/runs/7 or file:///archive/runs/7."
-            ) from None  # what it says may have the URI's secrets in it
+            raise self._no_place(_told(error, uri)) from None  # what it says may have the URI's secrets in it
         except OSError as error:
             raise self._unavailable("be reached", _told(error, uri)) from None
         self._path: str = path.rstrip("/")
@@ -52,8 +56,11 @@ class RemoteFolder:
             raise ConfigError(
                 f"{self.shown} names no folder. Nothing was read or written; give one, s3://bucket/runs/7."
             )
+        if self._fs.type_name == "mock":
+            raise self._no_place("it keeps nothing")
         self._is_store = self._fs.type_name in _OBJECT_STORES
         self._is_local = self._fs.type_name == "local"
+        self.local_path = self._path if self._is_local else None
 
     def listed(self, folder: str = "") -> dict[str, int | None]:
         """What lies in the folder, or in a folder of it: names with sizes, None for a folder's. Absent: nothing.
@@ -103,23 +110,27 @@ class RemoteFolder:
     def send(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write a file that is not there yet; it appears whole. What was begun and failed is removed.
 
+        On this machine's file system it never takes another's place, whoever writes there at the same time.
+
         Raises:
-            RemoteUnavailable: it cannot be written.
+            RemoteUnavailable: it cannot be written, or is there.
         """
         path = self._of(name)
-        with self._reaching("be written"):
+        with self._reaching("be written", absent=True):
             if self._is_store:
                 self._write(path, pieces)
                 return
             parent = posixpath.dirname(path)
+            made = _absent(parent) if self._is_local else []
             self._fs.create_dir(parent, recursive=True)
+            for each in made:
+                _sync(posixpath.dirname(each))
             aside = posixpath.join(parent, names.temporary_file(posixpath.basename(path), secrets.token_hex(4)))
             self._write(aside, pieces)
             if self._is_local:
-                _sync(aside)
-            self._fs.move(aside, path)
-            if self._is_local:
-                _sync(parent)
+                _place(aside, path)
+            else:
+                self._fs.move(aside, path)
 
     def _write(self, path: str, pieces: Iterable[bytes]) -> None:
         try:
@@ -157,13 +168,24 @@ class RemoteFolder:
             )
 
     @contextmanager
-    def _reaching(self, what: str) -> Iterator[None]:
+    def _reaching(self, what: str, *, absent: bool = False) -> Iterator[None]:
+        """Tell failures as RemoteUnavailable; that a file is not there, only where `absent` says so."""
         try:
             yield
-        except (FileNotFoundError, RemoteUnavailable):
+        except RemoteUnavailable:
             raise
+        except FileNotFoundError as error:
+            if not absent:
+                raise
+            raise self._unavailable(what, str(error)) from error
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._unavailable(what, str(error)) from error
+
+    def _no_place(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.shown} is no place that pyarrow knows ({why}). Nothing was read or written; give it like "
+            "s3://bucket/runs/7, gs://bucket/runs/7 or file:///archive/runs/7."
+        )
 
     def _unavailable(self, what: str, why: str) -> RemoteUnavailable:
         hint = "this user's rights"
@@ -180,6 +202,34 @@ class RemoteFolder:
 def _told(error: Exception, uri: str) -> str:
     """What pyarrow says, without the URI, which it likes to repeat."""
     return str(error).replace(uri, shown(uri)).partition("\n")[0]
+
+
+def _absent(folder: str) -> list[str]:
+    """The folder and those above it that are not there."""
+    found: list[str] = []
+    while not os.path.isdir(folder) and folder != posixpath.dirname(folder):
+        found.append(folder)
+        folder = posixpath.dirname(folder)
+    return found
+
+
+def _place(aside: str, path: str) -> None:
+    """Give a whole file its name, durably, and no other's place where the file system can link."""
+    _sync(aside)
+    try:
+        os.link(aside, path)
+    except OSError as error:
+        # A network file system may have linked, lost the answer, and refused the repetition.
+        linked = isinstance(error, FileExistsError) and os.stat(aside).st_nlink > 1
+        if error.errno in NO_LINKS:
+            os.rename(aside, path)
+        else:
+            os.unlink(aside)
+            if not linked:
+                raise
+    else:
+        os.unlink(aside)
+    _sync(posixpath.dirname(path))
 
 
 def _sync(path: str) -> None:

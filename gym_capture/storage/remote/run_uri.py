@@ -8,8 +8,9 @@ from pathlib import Path
 # A scheme of one letter is a drive.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _COLLAPSED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_PASSWORD = re.compile(r"^([^:]+:/+[^:@?#]*:)[^?#]*@")
-_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:secret|token|password|key|sig)[^=&#]*=)[^&#]*", re.IGNORECASE)
+# Not only what can be parsed: a password with `?` or `#` in it is shown no more than others.
+_PASSWORD = re.compile(r"^([^:]+:/+[^:@?#]*:).*@", re.DOTALL)
+_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:secret|token|pass|pwd|key|sig|sas)[^=&#]*=)[^&]*", re.IGNORECASE)
 
 
 def is_uri(place: str | Path) -> bool:
