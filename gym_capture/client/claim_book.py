@@ -280,7 +280,8 @@ class ClaimBook:
         snapshot, commit.whole = commit.whole, None
         self._log.warn(
             "lacking",
-            "the owner lacks messages that an exchange of rollout %s refers to (its log may be damaged): %s",
+            "the owner lacks messages that an exchange of rollout %s refers to (it was cleared, or its log is "
+            "damaged): %s",
             commit.rollout,
             "it is sent whole" if snapshot is not None else "it is lost, and counted: there was no room to keep it",
         )

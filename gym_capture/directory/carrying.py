@@ -194,7 +194,7 @@ def _missing(there: RemoteFolder, run: str, pieces: list[_Piece]) -> list[_Piece
     """What is to be sent, once all that is there is found to be the same. What a killed attempt left goes."""
     wanted = {piece.file.name: piece.file for piece in pieces}
     folders = {parent for name in wanted for parent in _folders_of(name)}
-    found: list[str] = []
+    found: set[str] = set()
     left_over: list[str] = []
     for folder in sorted({"", *folders}):
         listed = there.listed(folder.rstrip("/"))
@@ -211,8 +211,8 @@ def _missing(there: RemoteFolder, run: str, pieces: list[_Piece]) -> list[_Piece
             elif size != wanted[path].size:
                 raise _taken(there, f"{path} has {size:,} bytes there, and {wanted[path].size:,} here")
             else:
-                found.append(path)
-    for path in found:
+                found.add(path)
+    for path in sorted(found):
         if _sum(there, path) != (wanted[path].size, wanted[path].crc32c):
             raise _taken(there, f"{path} has other bytes there than here")
     for path in left_over:
