@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from gym_capture.errors import ConfigError, GymCaptureError, RolloutFunctionError
+from gym_capture.errors import ConfigError, DamagedLog, GymCaptureError, RolloutFunctionError
 
 
 class Exit(IntEnum):
@@ -64,12 +64,13 @@ class Screen:
 
 
 @contextmanager
-def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
+def command(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Screen]:
     """The frame of every command: logs on stderr, and a GymCaptureError as one message and an exit status.
 
     Args:
         as_json: what is printed meanwhile (by Ray, or a rollout function) goes to stderr as well.
         debug: let the traceback through, and log more.
+        judges: the command's status says whether there is damage, also where nothing else can be said for it.
     """
     screen = Screen(as_json=as_json)
     _log_to(screen.err, debug)
@@ -86,7 +87,8 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
             screen.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
         if debug:
             raise
-        raise typer.Exit(status_of(error)) from error
+        damaged = judges and isinstance(error, DamagedLog)
+        raise typer.Exit(Exit.DAMAGE if damaged else status_of(error)) from error
     except KeyboardInterrupt:
         screen.err.print("interrupted")
         raise typer.Exit(Exit.INTERRUPTED) from None

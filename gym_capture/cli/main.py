@@ -164,7 +164,7 @@ def verify(
     from gym_capture.storage.run_marker import require_capture_directory
     from gym_capture.storage.store import CaptureStore
 
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, judges=True) as screen:
         given = one_directory(directory, dir_option)
         if given is None:
             raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")

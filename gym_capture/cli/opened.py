@@ -33,9 +33,9 @@ FILE_WIDTH = 160
 
 
 @contextmanager
-def looking(*, as_json: bool, debug: bool) -> Iterator[Screen]:
+def looking(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Screen]:
     """The frame of a command that reads: a file that cannot be read is one clear message, a closed pipe an end."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, judges=judges) as screen:
         if not screen.out.is_terminal:
             screen.out.width = FILE_WIDTH
         try:

@@ -271,7 +271,7 @@ def check(
 
     `gym-capture check DIR --expected runs/local/rollouts.jsonl --json`
     """
-    with looking(as_json=as_json, debug=debug) as screen:
+    with looking(as_json=as_json, debug=debug, judges=True) as screen:
         ids = None if expected is None else expected_ids(expected)
         store = open_directory(one_directory(directory, dir_option))
         health = check_health(store, ids)

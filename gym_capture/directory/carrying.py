@@ -25,7 +25,7 @@ from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.files import FaultHook, Files, no_faults
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.remote.contents import Contents, decode_contents, encode_contents
+from gym_capture.storage.remote.contents import decode_contents, encode_contents
 from gym_capture.storage.remote.remote_folder import RemoteFolder
 from gym_capture.storage.run_layout import run_marker, shards_of
 from gym_capture.storage.sealed.manifest import MANIFEST, SealedFile, read_manifest
@@ -170,7 +170,7 @@ def _pieces_of(run: Files) -> list[_Piece]:
 
 
 def _carried(there: RemoteFolder, run: str, pieces: list[_Piece], hook: FaultHook, report: CarryReport) -> CarryReport:
-    contents = encode_contents(Contents(run, tuple(piece.file for piece in pieces)))
+    contents = encode_contents(run, tuple(piece.file for piece in pieces))
     last = _whole(names.CONTENTS, contents)
     missing = _missing(there, run, [*pieces, last])
     for piece in missing:

@@ -22,6 +22,7 @@ from gym_capture.errors import (
     CaptureDirectoryError,
     ConfigError,
     DamagedLog,
+    FormatError,
     GymCaptureError,
     RemoteUnavailable,
     RunSealed,
@@ -30,10 +31,11 @@ from gym_capture.errors import (
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.remote.contents import decode_contents
+from gym_capture.storage.remote.contents import decode_contents, encode_contents
 from gym_capture.storage.remote.remote_files import BLOCK_BYTES, RemoteFiles
 from gym_capture.storage.remote.run_uri import shown
 from gym_capture.storage.run_layout import create_or_adopt_shards
+from gym_capture.storage.sealed.manifest import SealedFile
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.store import CaptureStore
 from gym_capture.tables import open_tables
@@ -405,11 +407,27 @@ def test_damaged_small_files_are_noticed(sealed: Path, tmp_path: Path, name: str
     (target / name).write_bytes(whole[:-20] + b"}" * 20)
     with pytest.raises(DamagedLog, match=name):
         CaptureStore(file_uri(target)).verify()
+    for command in ("check", "verify"):
+        assert CliRunner().invoke(app, [command, file_uri(target)]).exit_code == 4
+    assert CliRunner().invoke(app, ["ls", file_uri(target)]).exit_code == 1
+
+
+def test_no_flipped_byte_of_a_contents_passes(sealed: Path, tmp_path: Path) -> None:
+    target = tmp_path / "there"
+    carry_sealed(sealed, file_uri(target))
+    whole = (target / "CONTENTS").read_bytes()
+    said = decode_contents(whole, "there")
+    for at in range(len(whole)):
+        flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        try:
+            assert decode_contents(flipped, "there") == said, at  # a blank, say
+        except (DamagedLog, FormatError):
+            pass
 
 
 def test_a_contents_that_names_files_outside_is_refused() -> None:
     for name in ("../RUN", "/etc/passwd", "sealed-00000001/../RUN", "sealed-00000001/notes", "shard-000/shard-001/RUN"):
-        data = json.dumps({"run": "ab", "format": 1, "files": [{"name": name, "size": 1, "crc32c": 1}]}).encode()
+        data = encode_contents("ab", (SealedFile(name, 1, 1),))
         with pytest.raises(DamagedLog, match="names"):
             decode_contents(data, "there")
 

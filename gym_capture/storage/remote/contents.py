@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import msgspec
 
 from gym_capture.errors import DamagedLog, FormatError
@@ -17,16 +18,24 @@ class Contents(msgspec.Struct, frozen=True):
     Args:
         run: the run's uuid, hex.
         files: every file but this one, with its path in the folder.
+        crc32c: of all that, as JSON without blanks and with 0 here.
     """
 
     run: str
     files: tuple[SealedFile, ...]
     format: int = CONTENTS_FORMAT
+    crc32c: int = 0
 
 
-def encode_contents(contents: Contents) -> bytes:
-    """The bytes of a `CONTENTS`; the same for the same files."""
-    return msgspec.json.format(msgspec.json.encode(contents), indent=1) + b"\n"
+def encode_contents(run: str, files: tuple[SealedFile, ...]) -> bytes:
+    """The bytes of a `CONTENTS`; the same for the same run and files."""
+    contents = Contents(run, files)
+    summed = msgspec.structs.replace(contents, crc32c=_sum(contents))
+    return msgspec.json.format(msgspec.json.encode(summed), indent=1) + b"\n"
+
+
+def _sum(contents: Contents) -> int:
+    return int(google_crc32c.value(msgspec.json.encode(msgspec.structs.replace(contents, crc32c=0))))
 
 
 def decode_contents(data: bytes, where: str) -> Contents:
@@ -48,6 +57,8 @@ def decode_contents(data: bytes, where: str) -> Contents:
             f"the run at {where} has contents of format {contents.format}, this gym_capture reads {CONTENTS_FORMAT}. "
             "Nothing was changed; use the version that wrote it."
         )
+    if contents.crc32c != _sum(contents):
+        raise _damaged(where, "its checksum is that of other contents")
     strange = [file.name for file in contents.files if not _is_of_a_run(file.name)]
     if strange:
         raise _damaged(where, f"it names {strange[0]!r}")

@@ -91,7 +91,7 @@ def read_manifest(files: Files) -> Manifest:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamagedLog(
             f"{MANIFEST} in {files.directory} cannot be read ({error}). Nothing was changed; restore it from a copy: "
-            "the Parquet files beside it are whole, but which of them count is not known."
+            "which of the Parquet files beside it count is not known without it, and none was looked at."
         ) from error
     if manifest.format != SEALED_FORMAT:
         raise FormatError(
