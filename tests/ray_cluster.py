@@ -6,6 +6,7 @@ actor names of its own; owners that it started and did not stop are killed after
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 import warnings
@@ -28,6 +29,8 @@ def ray_cluster() -> Iterator[Any]:
     """The `ray` module, connected to an embedded cluster with 4 CPUs."""
     import ray
 
+    # Serve kills its own proxy after 5 s, and a worker's process takes longer to start where tests share the cores.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     with warnings.catch_warnings():
         # Ray's own start-up may warn of its future defaults; that says nothing about this project.
         warnings.simplefilter("ignore")
