@@ -31,6 +31,8 @@ def ray_cluster() -> Iterator[Any]:
 
     # Serve kills its own proxy after 5 s, and a worker's process takes longer to start where tests share the cores.
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+    # Ray starts workers at niceness 15: beside tests at 0, importing Serve alone took one of them 61 s.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with warnings.catch_warnings():
         # Ray's own start-up may warn of its future defaults; that says nothing about this project.
         warnings.simplefilter("ignore")
