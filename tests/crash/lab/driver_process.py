@@ -36,6 +36,7 @@ def main(address: str, directory: str, plan_text: str, name: str) -> None:
 
     import gym_capture
     from tests.crash.lab.cluster import join
+    from tests.crash.lab.held_memory import tell_what_is_held
     from tests.crash.lab.plan import Plan
     from tests.crash.lab.workers import actor_anywhere
 
@@ -43,6 +44,7 @@ def main(address: str, directory: str, plan_text: str, name: str) -> None:
     config = given.pop("config")
     join(address)
     capture = gym_capture.start(config)
+    tell_what_is_held(directory)
     actors = [actor_anywhere()]
     asyncio.run(_collect(Plan(**given), capture, directory, name, actors))
     capture.sync.close()

@@ -28,6 +28,7 @@ CONTROL = "control.json"
 - `wall_s`: how far the wall clock is off.
 - `broken`: a bug that the process has from its start.
 - `detour`: a port that connections of clients go to instead.
+- `bystander`: (name, namespace) of an actor that each worker process calls once, and that owns nothing.
 """
 
 
@@ -151,9 +152,12 @@ def install() -> None:
     from gym_capture.actor import owner as owner_module
     from gym_capture.model.clock import SystemClock
     from gym_capture.reach.locators import ActorLocator, DirectoryLocator
+    from tests.crash.lab.held_memory import tell_what_is_held
     from tests.crash.lab.lab_files import LabFiles
 
     def lab_files(directory: str) -> LabFiles:
+        if not _controls and bystander_of(directory):
+            tell_what_is_held(directory)
         work_for(directory)
         name = _controls[0].now().get("broken")
         if name:
@@ -168,6 +172,12 @@ def install() -> None:
 
 def _lab_time(self: Any) -> float:
     return time.time() + (_controls[0].now().get("wall_s", 0.0) if _controls else 0.0)
+
+
+def bystander_of(directory: str) -> tuple[str, str] | None:
+    """The bystander of a run, if it has one."""
+    found = Control(directory).now().get("bystander")
+    return (found[0], found[1]) if found else None
 
 
 def _divert(locator: Any) -> None:

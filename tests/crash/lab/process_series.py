@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.crash.lab.held_memory import Held
+
 MIB = 1 << 20
 
 GROWTH_BYTES = 6 * MIB
@@ -33,6 +35,7 @@ class Sample:
         rss, uss: bytes in memory, and of them its own alone.
         descriptors, threads: open files, and threads.
         calls: how many calls had been acknowledged in the run by then.
+        held: what its memory is made of, where it tells.
     """
 
     at: float
@@ -43,9 +46,10 @@ class Sample:
     descriptors: int
     threads: int
     calls: int
+    held: Held | None = None
 
 
-def look_at(pid: int, role: str, at: float, calls: int) -> Sample | None:
+def look_at(pid: int, role: str, at: float, calls: int, held: Held | None = None) -> Sample | None:
     """A process as it is now; None when it is gone."""
     folder = Path("/proc") / str(pid)
     try:
@@ -55,7 +59,7 @@ def look_at(pid: int, role: str, at: float, calls: int) -> Sample | None:
     except (OSError, KeyError):
         return None
     own = memory.get("Private_Clean", 0) + memory.get("Private_Dirty", 0)
-    return Sample(at, role, pid, memory.get("Rss", 0) << 10, own << 10, descriptors, threads, calls)
+    return Sample(at, role, pid, memory.get("Rss", 0) << 10, own << 10, descriptors, threads, calls, held)
 
 
 def _numbers(text: str) -> dict[str, int]:
@@ -155,6 +159,23 @@ def by_minute(samples: Sequence[Sample], roles: Sequence[str]) -> list[tuple[str
             last = [sample for sample in within if sample.role == role][-1:]
             cells += [
                 f"{each.rss / MIB:.0f} / {each.uss / MIB:.1f} / {each.descriptors} / {each.threads}" for each in last
+            ] or ["-"]
+        rows.append(tuple(cells))
+    return rows
+
+
+def made_of(samples: Sequence[Sample], roles: Sequence[str]) -> list[tuple[str, ...]]:
+    """What the memory of each role's last process of each minute is made of, as cells; those that do not tell, "-"."""
+    rows = []
+    for minute in sorted({int(sample.at // 60) for sample in samples}):
+        cells = [str(minute)]
+        for role in roles:
+            last = [each for each in samples if int(each.at // 60) == minute and each.role == role and each.held][-1:]
+            cells += [
+                f"{each.uss / MIB:.1f} / {each.held.blocks / 1000:.0f} / {each.held.allocated / MIB:.1f} / "
+                f"{each.held.spare / MIB:.1f}"
+                for each in last
+                if each.held
             ] or ["-"]
         rows.append(tuple(cells))
     return rows

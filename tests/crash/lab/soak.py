@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+
 import gym_capture
 from gym_capture.model.ledger import Ledger
 from gym_capture.storage.log_scan import replay_log, scan_log
@@ -33,6 +35,7 @@ from tests.crash.lab.checker import Violation, check
 from tests.crash.lab.cluster import CALM_HEALTH_CHECKS, LabCluster
 from tests.crash.lab.collector import Collector
 from tests.crash.lab.faults import FAULTS, NODE_FAULTS
+from tests.crash.lab.held_memory import held_by
 from tests.crash.lab.network import DisturbedPath
 from tests.crash.lab.plan import Plan
 from tests.crash.lab.process_series import look_at
@@ -40,7 +43,7 @@ from tests.crash.lab.rest import come_to_rest, read_stored
 from tests.crash.lab.run import driver_of
 from tests.crash.lab.scene import HEAL_S, Scene
 from tests.crash.lab.soak_report import Soaked, markdown
-from tests.crash.lab.workers import actor_on
+from tests.crash.lab.workers import actor_on, bystander_on
 from tests.crash.processes import Child
 
 FOLLOWABLE = tuple(name for name in FAULTS if name != "two drivers race to start")
@@ -113,6 +116,7 @@ class Soak:
         self._cluster = LabCluster(system_config=CALM_HEALTH_CHECKS)
         self._scene = Scene(self._plan, self._cluster, folder)
         self._actors: dict[str, Any] = {}
+        self._bystander: Any = None
         self._seconds = minutes * 60.0
         self._faults = faults
         self._drivers: dict[str, Child] = {}
@@ -143,6 +147,8 @@ class Soak:
                 looking.cancel()
             for driver in self._drivers.values():
                 driver.end()
+            if self._bystander is not None:
+                ray.kill(self._bystander, no_restart=True)
             await scene.close()
         return self.soaked
 
@@ -160,6 +166,11 @@ class Soak:
         for node in self._cluster.nodes():
             self._actors[node] = actor_on(node)
         scene.actors = list(self._actors.values())
+        name = f"bystander-of-{scene.folder.name}"
+        scene.directory.mkdir(exist_ok=True)
+        self._bystander = bystander_on(self._cluster.nodes()[0], name, str(scene.directory))
+        await self._bystander.hear.remote(0)
+        scene.control(bystander=(name, ray.get_runtime_context().namespace))
         scene.capture = await asyncio.to_thread(gym_capture.start, scene.config())
         scene.lose_driver = self._lose_driver
         for name in ("b", "lasting"):
@@ -277,9 +288,12 @@ class Soak:
             for holder, (pid, kind) in history.processes.items():
                 if kind == "actor" and history.pulses[holder][-1] > time.monotonic() - 1.0:
                     processes[f"worker actor {pid}"] = pid
-            soaked.samples += [
-                sample for role, pid in processes.items() if (sample := look_at(pid, role, at, calls)) is not None
-            ]
+            try:
+                processes["bystander"] = await asyncio.wait_for(self._bystander.hear.remote(0), 1.0)
+            except (TimeoutError, ray.exceptions.RayError):
+                pass  # its node is frozen or lost
+            looks = [look_at(pid, role, at, calls, held_by(scene.directory, pid)) for role, pid in processes.items()]
+            soaked.samples += [sample for sample in looks if sample is not None]
             soaked.sizes.append(
                 (at, sum(path.stat().st_size for path in scene.directory.glob("*") if path.is_file()), calls)
             )

@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.crash.lab.accounts import Account
 from tests.crash.lab.checker import Violation
-from tests.crash.lab.process_series import MIB, Sample, Trend, by_minute, trends
+from tests.crash.lab.process_series import MIB, Sample, Trend, by_minute, made_of, trends
 
 ROLES = ("owner", "lasting driver", "second driver")
+TELLING = ("owner", "bystander", "lasting driver")
 
 
 @dataclass
@@ -67,6 +68,10 @@ def markdown(soaked: Soaked) -> str:
         _table(
             ("minute", "acknowledged", *(f"{role}: RSS / USS MiB / descriptors / threads" for role in ROLES)),
             by_minute(soaked.samples, ROLES),
+        ),
+        _table(
+            ("minute", *(f"{role}: USS MiB / 1,000 Python blocks / MiB malloc gave / spare MiB" for role in TELLING)),
+            made_of(soaked.samples, TELLING),
         ),
         _table(
             ("process", "s", "calls", "own MiB", "growth MiB", "bytes a call", "descriptors", "threads", "wrong"),

@@ -12,6 +12,7 @@ import ray
 
 import gym_capture
 from tests.crash.lab import in_process
+from tests.crash.lab.held_memory import tell_what_is_held
 from tests.crash.lab.journal import Journal
 from tests.crash.lab.workload import Attempt, work
 
@@ -27,6 +28,9 @@ def journal_for(directory: str, kind: str) -> Journal:
         _journals.clear()
         _journals[folder] = Journal(folder, kind)
         in_process.work_for(directory)
+        bystander = in_process.bystander_of(directory)
+        if bystander:
+            ray.get_actor(*bystander).hear.remote(os.getpid())
     return _journals[folder]
 
 
@@ -84,8 +88,36 @@ class AttemptActor:
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
 
+class Bystander:
+    """An actor that each worker process calls once, as it does an owner's, and that only tells what it holds.
+
+    What its memory does in a long run, Ray does.
+
+    Args:
+        directory: the capture directory.
+    """
+
+    def __init__(self, directory: str) -> None:
+        tell_what_is_held(directory)
+        self.heard = 0
+
+    async def hear(self, pid: int) -> int:
+        """Count a caller; its own pid."""
+        self.heard += 1
+        return os.getpid()
+
+
 _decorate: Any = ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=0)
 _Remote: Any = _decorate(AttemptActor)
+
+
+def bystander_on(node: str, name: str, directory: str) -> Any:
+    """A bystander of that name, on that node."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=True)
+    options: Any = ray.remote(max_restarts=-1, num_cpus=0)(Bystander)
+    return options.options(name=name, max_concurrency=1000, scheduling_strategy=strategy).remote(directory)
 
 
 def actor_anywhere() -> Any:
