@@ -26,6 +26,7 @@ from gym_capture.model.history import (
     NO_STRETCHES,
     SKELETON_SLACK_BYTES,
     Found,
+    MessageRun,
     Stretch,
     find_messages,
     resolve,
@@ -364,21 +365,21 @@ def open_part(part: Part, stored: bytes) -> bytes:
     return raw
 
 
-def open_text(part: Part, stored: bytes, needs: int, message: Callable[[int], bytes]) -> bytes:
+def open_text(part: Part, stored: bytes, needs: int, messages: MessageRun) -> bytes:
     """A part's bytes as they were handed in; of a skeleton, the text that it stands for.
 
     Args:
-        needs, message: see `history.resolve`.
+        needs, messages: see `history.resolve`.
 
     Raises:
-        DamagedLog: as `open_part`, or messages that it refers to are damaged. Also whatever `message` raises.
+        DamagedLog: as `open_part`, or messages that it refers to are damaged. Also whatever `messages` raises.
     """
     opened = open_part(part, stored)
     if not part.flags & _HISTORY:
         return opened
     if part.raw > MAX_RAW_BYTES:
         raise DamagedLog(f"a stored {_kind_name(part)} claims to stand for {part.raw} bytes.")
-    return resolve(opened, part.raw, needs, message)
+    return resolve(opened, part.raw, needs, messages)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

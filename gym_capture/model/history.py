@@ -36,6 +36,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
+MessageRun = Callable[[int, int], list[bytes]]
+"""The messages from a number on, so many. Raises DamagedLog where one of them cannot be read."""
+
+
 class Stretch(NamedTuple):
     """The elements that a list of an earlier request began with, so that a request that repeats them all is not cut
     there again.
@@ -230,16 +234,16 @@ def _extend(operations: list[Any], text: bytes, at: int, places: Iterable[tuple[
         operations.append(text[at:end])
 
 
-def resolve(skeleton: bytes, length: int, needs: int, message: Callable[[int], bytes]) -> bytes:
+def resolve(skeleton: bytes, length: int, needs: int, messages: MessageRun) -> bytes:
     """The text that a skeleton stands for.
 
     Args:
         length: bytes of the text, as its part says.
         needs: numbers of messages are below this.
-        message: the message of a number.
+        messages: gives the messages of a run of numbers.
 
     Raises:
-        DamagedLog: the skeleton is none, or gives another text than it was made from. Also whatever `message` raises.
+        DamagedLog: the skeleton is none, or gives another text than it was made from. Also whatever `messages` raises.
     """
     crc, operations = _parsed(skeleton)
     pieces: list[bytes] = []
@@ -250,21 +254,35 @@ def resolve(skeleton: bytes, length: int, needs: int, message: Callable[[int], b
             left -= len(operation)
         else:
             number, count, between = _run(operation, needs)
-            for index in range(number, number + count):
-                if index > number:
-                    pieces.append(between)
-                    left -= len(between)
-                piece = message(index)
-                pieces.append(piece)
-                left -= len(piece)
-                if left < 0:
-                    break
+            if count * MIN_ELEMENT_BYTES > left:
+                raise _more_than_it_says()
+            run = messages(number, count)
+            left -= sum(map(len, run)) + (count - 1) * len(between)
+            if between:
+                # A long conversation is a run of hundreds: woven without a step of the interpreter for each.
+                woven = [between] * (2 * count - 1)
+                woven[::2] = run
+                pieces += woven
+            else:
+                pieces += run
         if left < 0:
             raise _more_than_it_says()
     text = b"".join(pieces)
     if left or checksum(text) != crc:
         raise DamagedLog("a stored request's skeleton and messages do not give the text that was stored")
     return text
+
+
+def run_of(found: Mapping[int, bytes]) -> MessageRun:
+    """Runs of the messages that were found, by number."""
+
+    def messages(first: int, count: int) -> list[bytes]:
+        try:
+            return [found[number] for number in range(first, first + count)]
+        except KeyError as missing:
+            raise DamagedLog(f"message {missing} of its history is damaged or missing") from None
+
+    return messages
 
 
 def references(skeleton: bytes, length: int, needs: int) -> set[int]:

@@ -146,11 +146,11 @@ def _torn_requests(files: Files, rollout: RolloutState) -> Iterator[BrokenPart]:
     for entry in rollout.entries:
         if entry.history is None:
             continue
-        message = messages.of(entry)
+        run = messages.of(entry)
         for part in entry.parts:
             if part.flags & PartFlag.HISTORY:
                 try:
                     for number in references(open_skeleton(files, entry, part), part.raw, entry.messages):
-                        message(number)
+                        run(number, 1)
                 except DamagedLog:
                     yield _broken_part(rollout.id, rollout.generation, entry.call_index, part, entry.ref)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from gym_capture.errors import DamagedLog
 from gym_capture.model import history
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import Stretch, digest_of, references, resolve, weave
+from gym_capture.model.history import MessageRun, Stretch, digest_of, references, resolve, run_of, weave
 from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, find_regions
 
 LONG = "x" * 40
@@ -45,7 +44,7 @@ class Stored:
             self.messages.append(message)
         assert woven.needs <= len(self.messages)
         assert references(woven.skeleton, len(text), woven.needs) <= set(range(woven.needs))
-        return resolve(woven.skeleton, len(text), woven.needs, self.messages.__getitem__)
+        return resolve(woven.skeleton, len(text), woven.needs, run_of(dict(enumerate(self.messages))))
 
 
 def chat(messages: list[Any], **others: Any) -> bytes:
@@ -230,9 +229,9 @@ def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.Mo
         assert woven is not None
         asked.clear()
 
-        def ask(number: int, stored: Stored = stored) -> bytes:
-            asked.append(number)
-            return stored.messages[number]
+        def ask(number: int, count: int, stored: Stored = stored) -> list[bytes]:
+            asked.extend(range(number, number + count))
+            return stored.messages[number : number + count]
 
         resolve(woven.skeleton, len(texts_sent[0]), woven.needs, ask)
         assert len(asked) == size + 1
@@ -305,10 +304,10 @@ def test_every_flipped_bit_of_a_skeleton_is_noticed() -> None:
         damaged = bytearray(skeleton)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedLog):
-            resolve(bytes(damaged), len(text), 3, messages.__getitem__)
+            resolve(bytes(damaged), len(text), 3, run_of(dict(enumerate(messages))))
 
 
-def never(number: int) -> bytes:
+def never(number: int, count: int) -> list[bytes]:
     raise AssertionError("no message may be asked for")
 
 
@@ -340,15 +339,26 @@ def test_a_skeleton_cannot_make_more_of_little() -> None:
     """A run of long messages, again and again, ends where the part's length ends."""
     asked = 0
 
-    def big(number: int) -> bytes:
+    def big(number: int, count: int) -> list[bytes]:
         nonlocal asked
-        asked += 1
-        return b"z" * 1000
+        asked += count
+        return [b"z" * 1000] * count
 
-    bomb = msgspec.msgpack.encode([0, *([[0, 1000, b","]] * 1000)])
-    with pytest.raises(DamagedLog):
-        resolve(bomb, 10_000, 1000, big)
-    assert asked < 20
+    def bomb(count: int) -> bytes:
+        return msgspec.msgpack.encode([0, *([[0, count, b","]] * 1000)])
+
+    with pytest.raises(DamagedLog, match="more bytes"):
+        resolve(bomb(1000), 10_000, 1000, big)
+    assert not asked, "so many messages have more bytes, whatever they are"
+    with pytest.raises(DamagedLog, match="more bytes"):
+        resolve(bomb(10), 10_000, 1000, big)
+    assert asked == 10
+
+
+def test_a_message_that_is_missing_from_a_run_is_named() -> None:
+    text, skeleton, messages = whole()
+    with pytest.raises(DamagedLog, match="message 1 of"):
+        resolve(skeleton, len(text), 3, run_of({0: messages[0], 2: messages[2]}))
 
 
 def test_a_skeleton_that_refers_to_more_messages_than_its_text_has_bytes_is_not_followed() -> None:
@@ -360,9 +370,9 @@ def test_a_skeleton_that_refers_to_more_messages_than_its_text_has_bytes_is_not_
 
 def test_a_damaged_message_is_not_taken_for_the_text() -> None:
     text, skeleton, messages = whole()
-    swapped: list[Callable[[int], bytes]] = [
-        [messages[1], messages[0], messages[2]].__getitem__,
-        [messages[0], messages[0], messages[2]].__getitem__,
+    swapped: list[MessageRun] = [
+        run_of({0: messages[1], 1: messages[0], 2: messages[2]}),
+        run_of({0: messages[0], 1: messages[0], 2: messages[2]}),
     ]
     for other in swapped:
         with pytest.raises(DamagedLog):
