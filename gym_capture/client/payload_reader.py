@@ -21,7 +21,9 @@ _REPLY_BYTES = 8 << 20
 
 
 class PayloadReader(Protocol):
-    """Reads payloads of a rollout's entries."""
+    """Reads payloads of a rollout's entries. For a caller that blocks (`blocking_mode`), it blocks too and awaits
+    nothing but operations.
+    """
 
     async def read(self, rollout_id: str, generation: int, call_indexes: Sequence[int]) -> dict[int, dict[str, Any]]:
         """The four payload values by call index. What cannot be read is left out."""
