@@ -32,7 +32,7 @@ from gym_capture.model.history import (
     weave,
 )
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
-from gym_capture.model.record import derive_fields
+from gym_capture.model.record import derive_fields, reads_request
 from gym_capture.model.redaction import REDACTED, Redaction
 from gym_capture.model.rows import Part, PartFlag, PartKind
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
@@ -172,8 +172,7 @@ def snapshot(
     elif redaction is not None and not settled_id:
         call_id = given["model_call_id"] = redaction.identity(call_id)
     texts: dict[PartKind, Text] = {}
-    # What is derived is derived from what the stored text says, never from the caller's living objects.
-    stored: dict[str, Any] = {}
+    encoded: dict[str, JsonText] = {}
     derivable = True
     for key, kind in _PAYLOAD_KINDS:
         value = given.get(key)
@@ -184,19 +183,31 @@ def snapshot(
             texts[kind] = Text(bytes(value), _BYTES)
             derivable = False
         else:
-            text, nonstandard, _, stored[key] = to_json(value)
-            texts[kind] = Text(text, _NONSTANDARD if nonstandard else 0)
+            encoded[key] = text = to_json(value)
+            texts[kind] = _text(text)
     meta = to_json(given)
     if redaction is not None:
+        stored = {key: text.value for key, text in encoded.items()}
         frozen = _redacted(redaction, _storable(call_id), meta, texts, stored)
     else:
-        fields = derive_fields(meta.value | stored) if derivable else None
+        fields = derive_fields(_told(meta, encoded)) if derivable else None
         frozen = Snapshot(_storable(call_id), _text(meta), texts, fields)
     if frozen.raw_bytes > MAX_RAW_BYTES:
         raise ExchangeTooLarge(
             f"an exchange has {frozen.raw_bytes} bytes, at most {MAX_RAW_BYTES} are stored. Nothing was written."
         )
     return frozen
+
+
+def _told(meta: JsonText, encoded: Mapping[str, JsonText]) -> dict[str, Any]:
+    """An exchange as its texts tell it, never the caller's living objects, as far as fields are derived from it."""
+    told: dict[str, Any] = meta.value
+    response, request = encoded.get("response"), encoded.get("request")
+    if response is not None:
+        told["response"] = response.value
+    if request is not None and reads_request(told["response"] if response is not None else None):
+        told["request"] = request.value
+    return told
 
 
 def _text(value: JsonText) -> Text:
