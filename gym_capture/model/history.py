@@ -15,7 +15,7 @@ import msgspec
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import checksum
-from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Region, find_regions
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Known, Region, find_regions, last_list
 
 DIGEST_BYTES = 16
 
@@ -28,6 +28,7 @@ MAX_NEW_MESSAGES = 1 << 14
 SKELETON_SLACK_BYTES = 64
 """A skeleton is at most so much longer than the text that it stands for."""
 
+_MAX_SUMS = 8
 _STRETCH_BYTES = 400
 _OPERATION_BYTES = 160
 """What they take in memory, about."""
@@ -36,17 +37,45 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
+Sums = tuple[tuple[int, int], ...]
+"""Lengths of pieces that follow each other, and the interpreter's keyed 64-bit hash (SipHash) of each. Only this process
+knows the key; what went wrong all the same would be told by the skeleton's checksum, when it is read.
+"""
+
+
+def _sum(view: memoryview, before: Sums = ()) -> Sums:
+    """Sums of all of it.
+
+    Args:
+        before: sums of its beginning.
+    """
+    at = sum(length for length, _ in before)
+    if len(before) >= _MAX_SUMS:
+        return ((len(view), hash(view)),)
+    return (*before, (len(view) - at, hash(view[at:]))) if at < len(view) else before
+
+
+def _has_sums(view: memoryview, sums: Sums) -> bool:
+    at = 0
+    for length, expected in sums:
+        if hash(view[at : at + length]) != expected:
+            return False
+        at += length
+    return True
+
+
 class Stretch(NamedTuple):
     """The elements that a list of an earlier request began with, so that a request that repeats them all is not cut
     there again.
 
-    Fields: their bytes and their number, the SHA-256 of the bytes, the skeleton's `operations` for them, and how many
-    messages of the history these need.
+    Fields: where they stood, their bytes and their number, `sums` of the bytes, the skeleton's `operations` for them, and
+    how many messages of the history these need.
     """
 
+    at: int
     length: int
     listed: int
-    digest: bytes
+    sums: Sums
     operations: list[Any]
     needs: int
 
@@ -110,7 +139,8 @@ def find_messages(earlier: bytes, text: bytes, first: int) -> Found | None:
             digest = hashlib.sha256(data).digest()
             places.setdefault(digest[:DIGEST_BYTES], (region.start, len(data)))
             number = first + list(places).index(digest[:DIGEST_BYTES])
-            stretches[region.key] = Stretch(len(data), region.listed, digest, [[number, 1]], number + 1)
+            sums = _sum(memoryview(data))
+            stretches[region.key] = Stretch(region.start, len(data), region.listed, sums, [[number, 1]], number + 1)
             continue
         for start, end, element in region.elements:
             if len(places) < MAX_NEW_MESSAGES:
@@ -135,24 +165,13 @@ def weave(
     if len(text) < MIN_TEXT_BYTES:
         return None
     view = memoryview(text)
-    hashed: dict[str, Any] = {}
-
-    def seen(key: str, at: int) -> tuple[int, int]:
-        stretch = stretches.get(key)
-        if stretch is not None:
-            found = hashlib.sha256(view[at : at + stretch.length])
-            if found.digest() == stretch.digest:
-                hashed[key] = found
-                return stretch.length, stretch.listed
-        return 0, 0
-
     numbers = _Numbers(known, first)
     operations: list[Any] = [checksum(text)]
     after: dict[str, Stretch] = {}
     needs = at = 0
     referred = False
-    for region in find_regions(text, seen):
-        stretch = stretches[region.key] if region.seen_bytes else None
+    for region in find_regions(text, _repeated(text, view, stretches)):
+        stretch = stretches[region.key] if region.known_bytes else None
         places, whole = numbers.places(region)
         if stretch is None and not places:
             continue
@@ -160,7 +179,7 @@ def weave(
         if region.start > at:
             operations.append(text[at : region.start])
         cut = [] if stretch is None else list(stretch.operations)
-        _extend(cut, text, region.start + region.seen_bytes, places, region.end)
+        _extend(cut, text, region.start + region.known_bytes, places, region.end)
         operations += cut
         at = region.end
         below = max((number + 1 for _, _, number in places), default=0)
@@ -168,14 +187,27 @@ def weave(
             below = max(below, stretch.needs)
         needs = max(needs, below)
         if region.key and whole and first is not None:
-            digest = hashed.get(region.key) or hashlib.sha256()
-            digest.update(view[region.start + region.seen_bytes : region.end])
-            after[region.key] = Stretch(region.end - region.start, region.listed, digest.digest(), cut, below)
+            length = region.end - region.start
+            sums = _sum(view[region.start : region.end], () if stretch is None else stretch.sums)
+            after[region.key] = Stretch(region.start, length, region.listed, sums, cut, below)
     if not referred:
         return None
     if at < len(text):
         operations.append(text[at:])
     return Woven(_encode(operations), numbers.messages, list(numbers.fresh), needs, after)
+
+
+def _repeated(text: bytes, view: memoryview, stretches: Mapping[str, Stretch]) -> dict[str, Known]:
+    """Which lists of an earlier request the text has, where they stood or else under the last key that is theirs."""
+    found: dict[str, Known] = {}
+    for key, stretch in stretches.items():
+        at, length = stretch.at, stretch.length
+        if not _has_sums(view[at : at + length], stretch.sums):
+            at = last_list(text, key)
+            if at in (-1, stretch.at) or not _has_sums(view[at : at + length], stretch.sums):
+                continue
+        found[key] = Known(at, length, stretch.listed)
+    return found
 
 
 class _Numbers:
