@@ -7,11 +7,13 @@ they lie, the reader's (`rollout_state.History`). `docs/decisions/0011-history-o
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
+import xxhash
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import checksum
@@ -28,7 +30,8 @@ MAX_NEW_MESSAGES = 1 << 14
 SKELETON_SLACK_BYTES = 64
 """A skeleton is at most so much longer than the text that it stands for."""
 
-_MAX_SUMS = 8
+_SEED = secrets.randbits(64)
+
 _STRETCH_BYTES = 400
 _OPERATION_BYTES = 160
 """What they take in memory, about."""
@@ -37,45 +40,26 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-Sums = tuple[tuple[int, int], ...]
-"""Lengths of pieces that follow each other, and the interpreter's keyed 64-bit hash (SipHash) of each. Only this process
-knows the key; what went wrong all the same would be told by the skeleton's checksum, when it is read.
-"""
+def _digest(data: memoryview | bytes) -> bytes:
+    """What tells the beginning of a list from others, in this process, which alone knows the seed.
 
-
-def _sum(view: memoryview, before: Sums = ()) -> Sums:
-    """Sums of all of it.
-
-    Args:
-        before: sums of its beginning.
+    Should two be taken for the same all the same, the skeleton's checksum tells.
     """
-    at = sum(length for length, _ in before)
-    if len(before) >= _MAX_SUMS:
-        return ((len(view), hash(view)),)
-    return (*before, (len(view) - at, hash(view[at:]))) if at < len(view) else before
-
-
-def _has_sums(view: memoryview, sums: Sums) -> bool:
-    at = 0
-    for length, expected in sums:
-        if hash(view[at : at + length]) != expected:
-            return False
-        at += length
-    return True
+    return xxhash.xxh3_128_digest(data, seed=_SEED)
 
 
 class Stretch(NamedTuple):
     """The elements that a list of an earlier request began with, so that a request that repeats them all is not cut
     there again.
 
-    Fields: where they stood, their bytes and their number, `sums` of the bytes, the skeleton's `operations` for them, and
-    how many messages of the history these need.
+    Fields: where they stood, their bytes and their number, a digest of the bytes, the skeleton's `operations` for
+    them, and how many messages of the history these need.
     """
 
     at: int
     length: int
     listed: int
-    sums: Sums
+    digest: bytes
     operations: list[Any]
     needs: int
 
@@ -139,8 +123,9 @@ def find_messages(earlier: bytes, text: bytes, first: int) -> Found | None:
             digest = hashlib.sha256(data).digest()
             places.setdefault(digest[:DIGEST_BYTES], (region.start, len(data)))
             number = first + list(places).index(digest[:DIGEST_BYTES])
-            sums = _sum(memoryview(data))
-            stretches[region.key] = Stretch(region.start, len(data), region.listed, sums, [[number, 1]], number + 1)
+            stretches[region.key] = Stretch(
+                region.start, len(data), region.listed, _digest(data), [[number, 1]], number + 1
+            )
             continue
         for start, end, element in region.elements:
             if len(places) < MAX_NEW_MESSAGES:
@@ -187,9 +172,8 @@ def weave(
             below = max(below, stretch.needs)
         needs = max(needs, below)
         if region.key and whole and first is not None:
-            length = region.end - region.start
-            sums = _sum(view[region.start : region.end], () if stretch is None else stretch.sums)
-            after[region.key] = Stretch(region.start, length, region.listed, sums, cut, below)
+            digest = _digest(view[region.start : region.end])
+            after[region.key] = Stretch(region.start, region.end - region.start, region.listed, digest, cut, below)
     if not referred:
         return None
     if at < len(text):
@@ -199,15 +183,15 @@ def weave(
 
 def _repeated(text: bytes, view: memoryview, stretches: Mapping[str, Stretch]) -> dict[str, Known]:
     """Which lists of an earlier request the text has, where they stood or else under the last key that is theirs."""
-    found: dict[str, Known] = {}
+    known: dict[str, Known] = {}
     for key, stretch in stretches.items():
         at, length = stretch.at, stretch.length
-        if not _has_sums(view[at : at + length], stretch.sums):
+        if _digest(view[at : at + length]) != stretch.digest:
             at = last_list(text, key)
-            if at in (-1, stretch.at) or not _has_sums(view[at : at + length], stretch.sums):
+            if at in (-1, stretch.at) or _digest(view[at : at + length]) != stretch.digest:
                 continue
-        found[key] = Known(at, length, stretch.listed)
-    return found
+        known[key] = Known(at, length, stretch.listed)
+    return known
 
 
 class _Numbers:
