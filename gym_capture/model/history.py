@@ -40,12 +40,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-def _digest(data: memoryview | bytes) -> bytes:
-    """What tells the beginning of a list from others, in this process, which alone knows the seed.
+def _digest(data: memoryview | bytes) -> xxhash.xxh3_128:
+    """What tells the beginning of a list from others, in this process, which alone knows the seed. It can be continued.
 
     Should two be taken for the same all the same, the skeleton's checksum tells.
     """
-    return xxhash.xxh3_128_digest(data, seed=_SEED)
+    return xxhash.xxh3_128(data, seed=_SEED)
 
 
 class Stretch(NamedTuple):
@@ -124,7 +124,7 @@ def find_messages(earlier: bytes, text: bytes, first: int) -> Found | None:
             places.setdefault(digest[:DIGEST_BYTES], (region.start, len(data)))
             number = first + list(places).index(digest[:DIGEST_BYTES])
             stretches[region.key] = Stretch(
-                region.start, len(data), region.listed, _digest(data), [[number, 1]], number + 1
+                region.start, len(data), region.listed, _digest(data).digest(), [[number, 1]], number + 1
             )
             continue
         for start, end, element in region.elements:
@@ -155,7 +155,8 @@ def weave(
     after: dict[str, Stretch] = {}
     needs = at = 0
     referred = False
-    for region in find_regions(text, _repeated(text, view, stretches)):
+    begun, digests = _repeated(text, view, stretches)
+    for region in find_regions(text, begun):
         stretch = stretches[region.key] if region.known_bytes else None
         places, whole = numbers.places(region)
         if stretch is None and not places:
@@ -172,8 +173,10 @@ def weave(
             below = max(below, stretch.needs)
         needs = max(needs, below)
         if region.key and whole and first is not None:
-            digest = _digest(view[region.start : region.end])
-            after[region.key] = Stretch(region.start, region.end - region.start, region.listed, digest, cut, below)
+            digest = _digest(b"") if stretch is None else digests[region.key]
+            digest.update(view[region.start + region.known_bytes : region.end])
+            length = region.end - region.start
+            after[region.key] = Stretch(region.start, length, region.listed, digest.digest(), cut, below)
     if not referred:
         return None
     if at < len(text):
@@ -181,17 +184,26 @@ def weave(
     return Woven(_encode(operations), numbers.messages, list(numbers.fresh), needs, after)
 
 
-def _repeated(text: bytes, view: memoryview, stretches: Mapping[str, Stretch]) -> dict[str, Known]:
-    """Which lists of an earlier request the text has, where they stood or else under the last key that is theirs."""
+def _repeated(
+    text: bytes, view: memoryview, stretches: Mapping[str, Stretch]
+) -> tuple[dict[str, Known], dict[str, xxhash.xxh3_128]]:
+    """Which lists of an earlier request the text has, where they stood or else under the last key that is theirs; and
+    their digests.
+    """
     known: dict[str, Known] = {}
+    digests: dict[str, xxhash.xxh3_128] = {}
     for key, stretch in stretches.items():
         at, length = stretch.at, stretch.length
-        if _digest(view[at : at + length]) != stretch.digest:
+        digest = _digest(view[at : at + length])
+        if digest.digest() != stretch.digest:
             at = last_list(text, key)
-            if at in (-1, stretch.at) or _digest(view[at : at + length]) != stretch.digest:
+            if at in (-1, stretch.at):
                 continue
-        known[key] = Known(at, length, stretch.listed)
-    return known
+            digest = _digest(view[at : at + length])
+            if digest.digest() != stretch.digest:
+                continue
+        known[key], digests[key] = Known(at, length, stretch.listed), digest
+    return known, digests
 
 
 class _Numbers:

@@ -343,6 +343,16 @@ def test_a_list_of_the_first_request_that_comes_again_is_one_message_and_one_tha
     assert (stretch.length, stretch.listed, stretch.operations, stretch.needs) == (len(pieces[0]), 2, [[5, 1]], 6)
 
 
+def test_what_two_lists_claim_to_begin_with_is_looked_into_again() -> None:
+    text = chat([message(1, 200), message(2, 200)], tools=[message(-1)])
+    fresh = weave(text, {}, 0)
+    assert fresh is not None
+    known = {digest: number for number, digest in enumerate(fresh.digests)}
+    both = weave(text, known, 3, {**fresh.stretches, "input": fresh.stretches["messages"]})
+    assert both is not None
+    assert (both.skeleton, both.messages, both.stretches) == (fresh.skeleton, [], fresh.stretches)
+
+
 def test_a_list_that_holds_messages_as_text_is_looked_into_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = chat([message(1, 200), message(2, 200)])
     one = weave(text, {digest_of(json.dumps(message(1, 200), separators=(",", ":")).encode()): 0}, None)
