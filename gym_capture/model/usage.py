@@ -11,15 +11,14 @@ from typing import Any
 
 from gym_capture.model.json_values import MAX_INTEGER_BITS
 
+_TOO_LARGE = 1 << MAX_INTEGER_BITS
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS = ("output_tokens_details", "completion_tokens_details")
 
 
 def _count(value: Any) -> int | None:
     # bool is an int to isinstance, and True tokens is malformed, not one token.
-    if type(value) is int and value >= 0 and value.bit_length() <= MAX_INTEGER_BITS:
-        return value
-    return None
+    return value if type(value) is int and 0 <= value < _TOO_LARGE else None
 
 
 def _first_count(usage: Mapping[str, Any], name: str, other: str) -> int | None:
@@ -27,16 +26,15 @@ def _first_count(usage: Mapping[str, Any], name: str, other: str) -> int | None:
     return _count(usage.get(other)) if count is None else count
 
 
-def _first_detail(usage: Mapping[str, Any], groups: tuple[str, ...], *names: str) -> int | None:
+def _first_detail(usage: Mapping[str, Any], groups: tuple[str, str], name: str, other: str | None = None) -> int | None:
     for group in groups:
         details = usage.get(group)
-        if details is None:
-            continue
-        if type(details) is dict or isinstance(details, Mapping):
-            for name in names:
-                count = _count(details.get(name))
-                if count is not None:
-                    return count
+        if details is not None and (type(details) is dict or isinstance(details, Mapping)):
+            count = _count(details.get(name))
+            if count is None and other is not None:
+                count = _count(details.get(other))
+            if count is not None:
+                return count
     return None
 
 

@@ -321,7 +321,7 @@ class Sly(dict[str, Any]):
     def __iter__(self) -> Any:
         raise ValueError("not to be gone through")
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def test_values_whose_own_methods_raise_are_refused_or_kept_as_what_they_hold() -> None:
