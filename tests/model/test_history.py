@@ -16,7 +16,7 @@ from gym_capture.errors import DamagedLog
 from gym_capture.model import history
 from gym_capture.model.codec import checksum
 from gym_capture.model.history import MessageRun, Stretch, digest_of, references, resolve, run_of, weave
-from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, find_regions
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, Known, find_regions
 
 LONG = "x" * 40
 
@@ -100,6 +100,68 @@ def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
         found = elements_of(text)
         assert all(text[start:end] == data for start, end, data in found)
         assert all(one[1] <= other[0] for one, other in pairwise(found))
+
+
+@settings(deadline=None)
+@given(texts(), st.data())
+def test_what_is_found_around_what_is_known_lies_in_the_text_and_outside_of_it(
+    text: bytes, data: st.DataObject
+) -> None:
+    known = {}
+    for key in data.draw(st.sets(st.sampled_from(["messages", "input", "tools"]), min_size=1)):
+        at = data.draw(st.integers(0, len(text)))
+        known[key] = Known(at, data.draw(st.integers(0, len(text) - at)), 1)
+    for region in find_regions(text):
+        if region.key and data.draw(st.booleans()):
+            known[region.key] = Known(region.start, region.end - region.start, region.listed)
+    regions = find_regions(text, known)
+    assert all(one.end <= other.start for one, other in pairwise(regions))
+    for region in regions:
+        behind = region.start + region.known_bytes
+        if region.known_bytes:
+            assert (region.start, region.known_bytes) == known[region.key][:2]
+        for start, end, element in region.elements:
+            assert behind <= start < end <= region.end
+            assert text[start:end] == element
+            behind = end
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n  "])
+def test_lists_that_go_on_are_found_around_what_they_begin_with(space: str) -> None:
+    def written(tools: int, messages: int) -> bytes:
+        body = {"system": LONG, "tools": [message(-each) for each in range(tools)], "n": "é", "messages": []}
+        body |= {"messages": ["short", *map(message, range(messages))], "input": [message(9)], "instructions": LONG}
+        return json.dumps(body, indent=None if space == "" else space).encode()
+
+    before = {region.key: region for region in find_regions(written(2, 3)) if region.key in ("tools", "messages")}
+    known = {key: Known(each.start, each.end - each.start, each.listed) for key, each in before.items()}
+    for text in (written(2, 3), written(2, 5)):
+        whole, around = find_regions(text), find_regions(text, known)
+        assert [region[:4] for region in around] == [region[:4] for region in whole]
+        assert [region.known_bytes for region in around] == [0, known["tools"].length, known["messages"].length, 0, 0]
+        behind = known["messages"].at + known["messages"].length
+        assert around[1].elements == []
+        assert around[2].elements == [each for each in whole[2].elements if each[0] > behind]
+    moved = written(3, 5)  # where messages are now is for the caller to say
+    assert find_regions(moved, known) != find_regions(moved)
+    assert find_regions(moved, {"messages": Known(0, 9, 1), "tools": Known(5, 9, 1)}) == find_regions(moved)
+
+
+def test_lists_that_moved_go_on_from_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    digested: list[bytes] = []
+
+    def noting(data: bytes) -> bytes:
+        digested.append(data)
+        return digest_of(data)
+
+    monkeypatch.setattr(history, "digest_of", noting)
+    stored = Stored()
+    for turn in range(1, 5):
+        messages, tools = [message(index) for index in range(turn)], [message(-1), message(-2)]
+        text = json.dumps({"user": "u" * turn, "messages": messages, "n": "z" * turn, "tools": tools}).encode()
+        digested.clear()
+        assert stored.through(text) == text
+        assert len(digested) == (3 if turn == 1 else 1)
 
 
 @settings(deadline=None)
@@ -278,6 +340,16 @@ def test_a_list_of_the_first_request_that_comes_again_is_one_message_and_one_tha
     assert found.digests == [digest_of(each) for each in pieces]
     [stretch] = found.stretches.values()
     assert (stretch.length, stretch.listed, stretch.operations, stretch.needs) == (len(pieces[0]), 2, [[5, 1]], 6)
+
+
+def test_what_two_lists_claim_to_begin_with_is_looked_into_again() -> None:
+    text = chat([message(1, 200), message(2, 200)], tools=[message(-1)])
+    fresh = weave(text, {}, 0)
+    assert fresh is not None
+    known = {digest: number for number, digest in enumerate(fresh.digests)}
+    both = weave(text, known, 3, {**fresh.stretches, "input": fresh.stretches["messages"]})
+    assert both is not None
+    assert (both.skeleton, both.messages, both.stretches) == (fresh.skeleton, [], fresh.stretches)
 
 
 def test_a_list_that_holds_messages_as_text_is_looked_into_again(monkeypatch: pytest.MonkeyPatch) -> None:
