@@ -208,6 +208,8 @@ def view(
     `gym-capture view runs/local/model-calls`
 
     `gym-capture view DIR --port 8123 --no-browser`
+
+    `gym-capture view s3://bucket/runs/7`
     """
     from gym_capture.cli.opened import looking
     from gym_capture.cli.view import view_command

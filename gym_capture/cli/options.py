@@ -71,7 +71,8 @@ def local_directory(given: str | Path | None) -> Path | None:
     if is_uri(given) or was_uri(path):
         raise ConfigError(
             f"{shown(str(given))} is a URI, and this command needs a run's directory. Nothing was changed; a sealed "
-            "run that lies elsewhere is only read, by ls, show, stats, diff, check, verify, spans, sql, export, import."
+            "run that lies elsewhere is only read: by ls, show, stats, diff, check, view, verify, spans, sql, export "
+            "and import."
         )
     return path
 

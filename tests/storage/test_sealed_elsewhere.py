@@ -42,7 +42,7 @@ from gym_capture.tables import open_tables
 from tests.reading.calls import chat, user, written
 from tests.storage.captured_rollouts import HOSTILE
 from tests.storage.owners import Batch, Owner, exchange
-from tests.storage.s3_server import BUCKET, S3Server
+from tests.storage.s3_server import BUCKET, S3Server, s3_server
 
 FILES = ["CONTENTS", "RUN", "SEALED", "sealed-00000002/manifest.json"]
 FILES += [f"sealed-00000002/part-00000001.{kind}.parquet" for kind in ("calls", "rollouts")]
@@ -54,17 +54,8 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "an-id",
-            "AWS_SECRET_ACCESS_KEY": "a-secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-        }.items():
-            patch.setenv(name, value)
-        with S3Server().serving() as server:
-            yield server
+    with s3_server() as server:
+        yield server
 
 
 def captured(directory: Path) -> Path:
@@ -572,7 +563,6 @@ def test_commands_that_read_take_the_uri(s3: S3Server, run: Path, tmp_path: Path
     "words",
     [
         ["tail", "URI"],
-        ["view", "URI", "--no-browser"],
         ["status", "URI"],
         ["stop", "--dir", "URI"],
         ["seal", "URI"],
