@@ -48,6 +48,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         calls: call indexes that were given, damaged ones included.
+        failed: calls with an error, of those that can be read; None: none can, and some are missing or damaged.
         statuses: rollouts by status.
         gaps: rollouts by the code of each gap that a merge would name now.
         reasons: missing calls by incompleteness reason.
@@ -59,7 +60,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     rollouts: int
     calls: int
-    failed: int
+    failed: int | None
     damaged: int
     outstanding: int
     late: int
@@ -149,7 +150,7 @@ def run_stats(store: CaptureStore) -> RunStats:
         directory=store.directory,
         rollouts=rollouts,
         calls=calls,
-        failed=whole.errors.total(),
+        failed=None if statuses["incomplete"] and not whole.calls else whole.errors.total(),
         damaged=damaged,
         outstanding=outstanding,
         late=late,

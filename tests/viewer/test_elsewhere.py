@@ -86,7 +86,9 @@ async def test_damage_there_is_told_and_the_rest_is_shown(sealed: Path, tmp_path
     async with viewer(f"file://{there}") as client:
         assert [row["damaged"] for row in (await got(client, "api/rollouts"))["page"]["rows"]] == [3, 1]
         assert (await got(client, "api/rollouts/7-0/calls/2"))["payloads"] is None
-        assert (await got(client, "api/run"))["about"]["damage"]["places"] == [f"calls in {CALLS}"]
+        found = await got(client, "api/run")
+        assert (found["run"]["damaged"], found["run"]["failed"]) == (4, None)
+        assert found["about"]["damage"]["places"] == [f"calls in {CALLS}"]
 
 
 async def test_a_run_that_cannot_be_opened_is_told(sealed: Path, tmp_path: Path) -> None:
