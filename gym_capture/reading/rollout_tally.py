@@ -31,7 +31,8 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
         failed: calls with an error, of those that can be read; None: none can, and some are missing or damaged.
             `errors` has them by category.
         verifier_calls: calls of verifiers.
-        stored_bytes: what the calls take in the log; None: they lie in a NeMo Gym file.
+        stored_bytes: what the calls take in the log; None: they lie in no log (the run was sealed, or they are in a
+            NeMo Gym file).
     """
 
     rollout_id: str

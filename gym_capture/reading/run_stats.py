@@ -54,7 +54,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
         reasons: missing calls by incompleteness reason.
         errors: failed calls by category.
         calls_per_rollout: of the rollouts that have any.
-        stored_bytes: what the calls take in the log; None: all of them lie in NeMo Gym files.
+        stored_bytes: what the calls take in the log; None: none of them lies in a log (the run was sealed, or they are
+            in NeMo Gym files).
     """
 
     directory: str
