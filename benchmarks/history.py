@@ -113,13 +113,13 @@ def pack_us(rollouts: Rollouts, *, history: bool) -> float:
         for exchange in exchanges:
             calls += 1
             frozen = snapshot(exchange)
-            turn = book.turn(rollout, 0) if history else None
+            request = frozen.texts[PartKind.REQUEST].data
+            turn = book.turn(rollout, 0, request) if history else None
             if turn is not None:
                 turn.rows(rollout, 0, turn.pack(frozen))
                 turn.end()
                 continue
             sealed = pack(frozen)
             if history:
-                request = frozen.texts[PartKind.REQUEST].data
                 book.sent_whole(rollout, 0, FirstRequest(sealed.model_call_id, sealed.digest, request))
     return (time.thread_time() - started) / calls * 1e6

@@ -198,16 +198,17 @@ class ClaimBook:
         return (commit.impatient and not self._presence.ready) or self._presence.patience_over(self._now())
 
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
-        self._pack(commit, snapshot, size, self._turn(commit))
+        self._pack(commit, snapshot, size, self._turn(commit, snapshot))
         if commit in self._waiting and self._hurried(commit):
             self._answer(commit, self._waiting[commit])
 
-    def _turn(self, commit: Commit) -> Turn | None:
+    def _turn(self, commit: Commit, snapshot: Snapshot) -> Turn | None:
         """Its turn in the rollout's conversation, if it has one and the generation is known that its row will name."""
         ticket = commit.ticket
         if self._histories is None or (ticket is not None and ticket.state not in _SETTLED):
             return None
-        return self._histories.turn(commit.rollout, _generation_of(commit))
+        request = snapshot.texts.get(PartKind.REQUEST)
+        return self._histories.turn(commit.rollout, _generation_of(commit), request.data if request else b"")
 
     def _pack(self, commit: Commit, snapshot: Snapshot, size: int, turn: Turn | None) -> None:
         work = partial(pack if turn is None else turn.pack, snapshot)

@@ -25,12 +25,30 @@ _FIRST_REQUESTS = 8
 """No first request that takes more than this part of the capacity is kept."""
 
 
+_UNRELATED = 3
+"""So many requests of a rollout are kept that repeat nothing of each other: several agents may talk in it in turn."""
+
+_PROBE_BYTES = 64
+
+
 class FirstRequest(NamedTuple):
-    """A rollout's first exchange, which was sent whole: its model_call_id, its digest, and its request's text."""
+    """An exchange that was sent whole and may begin a conversation: its model_call_id, digest, and request's text."""
 
     model_call_id: str
     digest: bytes
     text: bytes
+
+    def repeated_in(self, text: bytes) -> bool:
+        """Whether a request seems to repeat this one's. A guess, from a few bytes: it decides what work is worth while.
+
+        A conversation that grew has the same bytes at the same place, or what stood behind them somewhere.
+        """
+        own = self.text
+        at = min(len(own), len(text)) // 2
+        if own[at : at + _PROBE_BYTES] == text[at : at + _PROBE_BYTES]:
+            return True
+        at = len(own) * 3 // 4
+        return own[at : at + _PROBE_BYTES] in text
 
 
 class Conversation:
@@ -137,42 +155,48 @@ class HistoryBook:
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
-        self._conversations: OrderedDict[tuple[str, int], Conversation | FirstRequest | None] = OrderedDict()
+        self._conversations: OrderedDict[tuple[str, int], Conversation | tuple[FirstRequest, ...]] = OrderedDict()
         self._charged: dict[tuple[str, int], int] = {}
         self._last = 0
 
-    def turn(self, rollout: str, generation: int) -> Turn | None:
-        """The turn of an exchange that is about to be packed; None for a rollout's first: it is stored whole.
+    def turn(self, rollout: str, generation: int, text: bytes) -> Turn | None:
+        """The turn of an exchange that is about to be packed; None where it is to be stored whole: it is the rollout's
+        first, or repeats none of those before, as calls do that have nothing to do with each other.
 
         Args:
             generation: as its row will say it.
+            text: its request.
         """
         key = (rollout, generation)
-        if key not in self._conversations:
-            self._conversations[key] = None
+        found = self._conversations.get(key)
+        if found is None:
+            self._conversations[key] = ()
             self._charge(key, 0)
             return None
-        conversation = self._conversations[key]
-        if not isinstance(conversation, Conversation):
-            self._last += 1
-            conversation = self._conversations[key] = Conversation(self._last, conversation)
         self._conversations.move_to_end(key)
-        self._charge(key, conversation.held_bytes)
-        return Turn(conversation)
+        if not isinstance(found, Conversation):
+            source = next((each for each in reversed(found) if each.repeated_in(text)), None)
+            if found and source is None:
+                return None
+            self._last += 1
+            found = self._conversations[key] = Conversation(self._last, source)
+        self._charge(key, found.held_bytes)
+        return Turn(found)
 
     def sent_whole(self, rollout: str, generation: int, request: FirstRequest) -> None:
-        """A rollout's first exchange is queued: messages that come again can be referred to in it."""
+        """An exchange that has no turn is queued: messages that come again can be referred to in it."""
         key = (rollout, generation)
+        earlier = self._conversations.get(key)
         small = len(request.text) <= self._capacity_bytes // _FIRST_REQUESTS
-        if small and key in self._conversations and self._conversations[key] is None:
-            self._conversations[key] = request
-            self._charge(key, len(request.text))
+        if small and isinstance(earlier, tuple):
+            kept = self._conversations[key] = (*earlier[1 - _UNRELATED :], request)
+            self._charge(key, sum(len(each.text) for each in kept))
 
     def lacking(self, rollout: str, generation: int, conversation: Conversation) -> None:
         """The owner lacks messages of that history: what follows begins another."""
         key = (rollout, generation)
         if self._conversations.get(key) is conversation:
-            self._conversations[key] = None
+            self._conversations[key] = ()
             self._charge(key, 0)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from gym_capture.client import history_book
@@ -256,11 +257,11 @@ async def test_batches_that_are_sent_again_carry_the_same_messages() -> None:
 def test_the_book_forgets_the_longest_unused_when_it_is_full() -> None:
     book = HistoryBook(10_000)
     for number in range(100):
-        assert book.turn(f"r{number}", 0) is None
+        assert book.turn(f"r{number}", 0, b"x" * 1000) is None
         book.sent_whole(f"r{number}", 0, FirstRequest("c", b"d" * 16, b"x" * 1000))
     assert book.held_bytes <= 10_000
-    assert book.turn("r0", 0) is None
-    again = book.turn("r99", 0)
+    assert book.turn("r0", 0, b"x" * 1000) is None
+    again = book.turn("r99", 0, b"x" * 1000)
     assert again is not None
     assert again.earlier == b"x" * 1000
 
@@ -269,7 +270,7 @@ def turn_through(book: HistoryBook, rollout: str, messages: int, size: int = 100
     """A turn of a conversation whose requests have so many messages of about so many bytes."""
     request = {"messages": [{"role": "user", "content": f"{rollout}{n} " + "y" * size} for n in range(messages)]}
     frozen = snapshot({"dialect": "chat", "model_call_id": f"{rollout}-{messages}", "request": request})
-    turn = book.turn(rollout, 0)
+    turn = book.turn(rollout, 0, frozen.texts[PartKind.REQUEST].data)
     if turn is None:
         sealed = pack(frozen)
         book.sent_whole(rollout, 0, FirstRequest("c", sealed.digest, frozen.texts[PartKind.REQUEST].data))
@@ -289,8 +290,8 @@ def test_what_the_book_holds_grows_with_the_messages_and_stays_within_its_capaci
         for messages in (3, 60):
             turn_through(book, f"r{number}", messages)
         assert book.held_bytes <= 100_000
-    assert book.turn("a", 0) is None
-    assert book.turn("r199", 0) is not None
+    assert book.turn("a", 0, b"") is None
+    assert book.turn("r199", 0, b"") is not None
 
 
 def test_many_short_messages_between_long_ones_are_counted() -> None:
@@ -301,19 +302,19 @@ def test_many_short_messages_between_long_ones_are_counted() -> None:
         for number in range(turns):
             items += [{"role": "user", "content": f"{number} " + "y" * 100}, number]
         frozen = snapshot({"dialect": "chat", "model_call_id": f"c{turns}", "request": {"messages": items}})
-        turn = book.turn("r", 0)
+        turn = book.turn("r", 0, frozen.texts[PartKind.REQUEST].data)
         if turn is not None:
             turn.rows("r", 0, turn.pack(frozen))
             turn.end()
-    assert book.turn("r", 0) is not None
+    assert book.turn("r", 0, b"") is not None
     assert book.held_bytes > 50 * (160 + 160 + 160)
 
 
 def test_a_first_request_that_is_large_is_not_kept() -> None:
     book = HistoryBook(10_000)
-    assert book.turn("r", 0) is None
+    assert book.turn("r", 0, b"x" * 2000) is None
     book.sent_whole("r", 0, FirstRequest("c", b"d" * 16, b"x" * 2000))
-    turn = book.turn("r", 0)
+    turn = book.turn("r", 0, b"x" * 2000)
     assert turn is not None
     assert (turn.earlier, turn.first) == (b"", 0)
 
@@ -323,9 +324,66 @@ def test_histories_are_never_numbered_twice() -> None:
     numbers = []
     for _ in range(3):
         for rollout in ("a", "b"):
-            book.turn(rollout, 0)
-            turn = book.turn(rollout, 0)
+            book.turn(rollout, 0, b"")
+            turn = book.turn(rollout, 0, b"")
             assert turn is not None
             numbers.append(turn.conversation.number)
             book.lacking(rollout, 0, turn.conversation)
     assert len(set(numbers)) == len(numbers)
+
+
+def first_request(text: bytes) -> FirstRequest:
+    return FirstRequest("c", b"d" * 16, text)
+
+
+def talk_of(agent: str, turns: int) -> bytes:
+    """The request of an agent's turn, which repeats those before."""
+    messages = [
+        {"role": "user", "content": f"{agent} says {number} " + text((agent, number), 300)} for number in range(turns)
+    ]
+    return msgspec.json.encode({"model": "m", "messages": messages})
+
+
+def test_calls_that_have_nothing_to_do_with_each_other_have_no_turn() -> None:
+    book = HistoryBook()
+    for number in range(10):
+        request = talk_of(f"judge {number}", 1)
+        assert book.turn("r", 0, request) is None
+        book.sent_whole("r", 0, first_request(request))
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3])
+def test_agents_that_talk_in_turn_begin_a_conversation_with_their_second_requests(agents: int) -> None:
+    book = HistoryBook()
+    for turns in (1, 2):
+        for agent in range(agents):
+            request = talk_of(f"agent {agent}", turns)
+            turn = book.turn("r", 0, request)
+            if turns == 1:
+                assert turn is None
+                book.sent_whole("r", 0, first_request(request))
+            else:
+                assert turn is not None
+                assert turn.earlier == (talk_of("agent 0", 1) if agent == 0 else b"")
+                turn.conversation.source = None
+                turn.end()
+
+
+def test_a_conversation_is_found_behind_what_differs_in_every_request() -> None:
+    """A field before the messages, as some harnesses write one, moves all that is repeated."""
+    book = HistoryBook()
+    one = b'{"seed": 1, ' + talk_of("agent", 1)[1:]
+    assert book.turn("r", 0, one) is None
+    book.sent_whole("r", 0, first_request(one))
+    turn = book.turn("r", 0, b'{"seed": 22222, ' + talk_of("agent", 2)[1:])
+    assert turn is not None
+    assert turn.earlier == one
+
+
+def test_requests_that_are_kept_for_a_conversation_are_few_and_counted() -> None:
+    book = HistoryBook()
+    for number in range(20):
+        request = talk_of(f"judge {number}", 1)
+        book.turn("r", 0, request)
+        book.sent_whole("r", 0, first_request(request))
+    assert 2 * len(request) < book.held_bytes < 4 * len(request) + 1000

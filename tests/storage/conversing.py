@@ -43,7 +43,7 @@ class Talker:
     def say(self, rollout: str, given: dict[str, Any], generation: int = CURRENT, *, whole: bool = False) -> int:
         """Form the batch of one exchange; returns its number."""
         frozen = snapshot(given)
-        turn = None if whole else self.book.turn(rollout, generation)
+        turn = None if whole else self.book.turn(rollout, generation, frozen.texts[PartKind.REQUEST].data)
         sealed = pack(frozen) if turn is None else turn.pack(frozen)
         batch, offset = Batch(), 0
         row = CommitRow(rollout, NO_CLAIM, sealed.model_call_id, sealed.digest, [], generation)
