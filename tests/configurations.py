@@ -15,7 +15,7 @@ class Configuration(NamedTuple):
     history: bool
 
     def __str__(self) -> str:
-        return f"{self.shards} shard{'s' * (self.shards > 1)}, history {'on' if self.history else 'off'}"
+        return f"{self.shards}-shards-history-{'on' if self.history else 'off'}"
 
 
 CONFIGURATIONS = tuple(Configuration(shards, history) for shards in (1, 4) for history in (True, False))

@@ -27,6 +27,9 @@ from gym_capture.client.sharded_host import host_over
 from gym_capture.client.transport import Transport
 from gym_capture.errors import Fenced
 
+ROLLOUTS = tuple(f"r{number}" for number in range(40))
+"""All that the suite captures. An owner that several tests share has to have them cleared before each."""
+
 CALLS = 400
 WAITERS = 2000
 BIG_BYTES = 6 << 20
@@ -153,7 +156,7 @@ class TransportConformance:
     def test_many_are_recorded_merged_and_cleared_in_one_call_each(self, owner: OwnerUnderTest) -> None:
         async def scenario() -> None:
             async with client_of(owner) as client:
-                names = [f"r{number}" for number in range(40)]
+                names = list(ROLLOUTS)
                 tokens = await client.clear(names)
                 handles = {name: client.rollout(name, tokens[name]) for name in names}
                 texts = ["x", "y" * 40_000, "z" * 400_000]  # of which the large ones are packed aside
@@ -199,7 +202,7 @@ class TransportConformance:
 
         async def scenario() -> None:
             async with client_of(owner) as client:
-                rollouts = [client.rollout(f"r{number}") for number in range(8)]
+                rollouts = [client.rollout(name) for name in ROLLOUTS[:8]]
                 done = 0
                 indexes: dict[str, set[int | None]] = {rollout.id: set() for rollout in rollouts}
 
