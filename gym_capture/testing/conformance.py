@@ -8,6 +8,8 @@ Subclass `TransportConformance` in a test module (its name beginning with `Test`
             ...
             yield my_owner          # an `OwnerUnderTest` that is started
             ...
+
+An owner that is costly to start may serve all tests: clear `ROLLOUTS` before each.
 """
 
 from __future__ import annotations
