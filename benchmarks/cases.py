@@ -64,6 +64,7 @@ class Bench:
         self, workers: list[Any], method: str, size: int, seconds: float, in_flight: int | None = None
     ) -> Figures:
         kind = "files" if workers[0] in self.files else "capture"
+        self.ray.get([worker.make_texts.remote(size) for worker in workers])
         samples: list[Sample] = self.ray.get(
             [
                 getattr(worker, method).remote("b", next(self._seeds), size, in_flight or self.in_flight, seconds)

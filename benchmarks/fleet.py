@@ -90,6 +90,7 @@ class Fleet:
         """Start a load on the Ray workers; returns Ray's references to their samples."""
         prefix = self.prefix()
         chosen = self.workers[: load.workers]
+        self.ray.get([worker.make_texts.remote(load.size) for worker in chosen])
         if side == STREAM:
             return [
                 worker.tasks.remote(prefix, self.seed(), load.size, load.in_flight, load.seconds, shared=load.shared)
@@ -124,6 +125,8 @@ class Fleet:
             Appends(str(self.files), prefix, self.seed(), load.size, rollouts, load.seconds, load.slower_s)
             for _ in range(load.workers)
         ]
+        # Nothing first, which makes their texts.
+        self.bare.work([dataclasses.asdict(dataclasses.replace(order, seconds=0.0)) for order in orders])
         return self.counted(side, self.bare.work([dataclasses.asdict(order) for order in orders]))
 
     def counted(self, side: str, samples: list[Sample]) -> Row:

@@ -34,10 +34,10 @@ class CaptureWorker:
         self, prefix: str, seed: int, size: int, in_flight: int, seconds: float, *, shared: bool = False
     ) -> Sample:
         """`in_flight` tasks for `seconds`, a rollout each; `shared`: all in the rollout `prefix`."""
+        exchanges = single_turns(seed, size)
         sample = Sample()
         start = time.perf_counter()
         end = start + seconds
-        exchanges = single_turns(seed, size)
 
         async def one(number: int) -> None:
             rollout = self._capture.rollout(prefix if shared else f"{prefix}-{seed}-{number}")
@@ -75,6 +75,10 @@ class CaptureWorker:
         answers = await asyncio.gather(*(self._capture.quiesce(rollout_id, timeout_s=120.0) for _ in range(callers)))
         return sum(answers)
 
+    async def make_texts(self, size: int) -> None:
+        """Make what `single_turns` gives, so that no timed load does."""
+        await asyncio.to_thread(single_turns, 0, size)
+
     async def close(self) -> None:
         """Let go of the owner."""
         await self._capture.close()
@@ -85,6 +89,10 @@ class FileWorker:
 
     def __init__(self, directory: str) -> None:
         self._store = FileStore(Path(directory))
+
+    def make_texts(self, size: int) -> None:
+        """Make what `single_turns` gives, so that no timed load does."""
+        single_turns(0, size)
 
     def threads(self, prefix: str, seed: int, size: int, in_flight: int, seconds: float) -> Sample:
         """`in_flight` threads, a rollout each, for `seconds`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 _WORDS = [
@@ -80,11 +81,20 @@ def exchange(rng: random.Random, model_call_id: str, messages: list[dict[str, An
 def single_turns(seed: int, size: int) -> Iterator[dict[str, Any]]:
     """Endless single-turn exchanges of about `size` bytes, each with an id of its own.
 
-    Texts are made once and reused in turn, so that making them costs next to nothing.
+    Texts are made by a process's first call for that size, and reused in turn: making them takes far longer than
+    writing them (a second for 512 KB), so that call has to come before anything is timed.
     """
+    return _numbered(seed, *_texts(size))
+
+
+@lru_cache(maxsize=8)
+def _texts(size: int) -> tuple[list[str], list[str]]:
+    rng = random.Random(size)
+    return [text(rng, int(size * 0.75)) for _ in range(8)], [text(rng, int(size * 0.15)) for _ in range(8)]
+
+
+def _numbered(seed: int, bodies: list[str], answers: list[str]) -> Iterator[dict[str, Any]]:
     rng = random.Random(seed)
-    bodies = [text(rng, int(size * 0.75)) for _ in range(8)]
-    answers = [text(rng, int(size * 0.15)) for _ in range(8)]
     number = 0
     while True:
         number += 1

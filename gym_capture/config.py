@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from gym_capture.errors import ConfigError
 from gym_capture.model.client_settings import ClientSettings
@@ -211,7 +211,10 @@ class CollectConfig(_Section):
 class SealConfig(_Section):
     """What becomes of the capture directory once `gym-capture run` has ended well."""
 
-    after_run: bool = Field(False, description="seal it: a Parquet dataset instead of the log; nothing is added to it")
+    after_run: bool | None = Field(
+        None,
+        description="seal it: a Parquet dataset instead of the log; nothing is added to it; null: if `to` is given",
+    )
     to: str | None = Field(
         None,
         min_length=1,
@@ -219,10 +222,20 @@ class SealConfig(_Section):
         examples=["s3://bucket/runs/7"],
     )
 
+    @field_validator("to")
+    @classmethod
+    def _of_a_sealed_run(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("after_run") is False:
+            raise ValueError(
+                "only a sealed run is carried there, and seal.after_run is false; write after_run: true (or leave it "
+                "out) to seal the run and carry it, or to: null to do neither"
+            )
+        return value
+
     @property
     def wanted(self) -> bool:
         """Whether anything is to be sealed."""
-        return self.after_run or self.to is not None
+        return bool(self.after_run) or self.to is not None
 
 
 class CaptureConfig(_Section):

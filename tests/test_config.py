@@ -219,6 +219,21 @@ def test_a_uri_in_the_wrong_place_is_refused_without_its_password(override: str,
         assert "very-secret" not in "".join(traceback.format_exception(refused.value))
 
 
+def test_a_place_for_a_sealed_run_that_is_not_to_be_sealed_is_refused() -> None:
+    uri = "s3://an-id:very-secret@bucket/runs/7"
+    with pytest.raises(ConfigError, match=r"seal\.to: .*after_run is false; write after_run: true") as refused:
+        load_config({"seal": {"after_run": False, "to": uri}})
+    assert "very-secret" not in str(refused.value)
+    for section, wanted in (
+        ({}, False),
+        ({"after_run": False}, False),
+        ({"after_run": True}, True),
+        ({"to": uri}, True),
+    ):
+        config = load_config({"seal": section})
+        assert (config.seal.wanted, load_config(config).seal.wanted) == (wanted, wanted)
+
+
 def test_a_relative_directory_in_a_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match="model_call_capture_dir: must be an absolute path, not 'runs/1'"):
         load_config({"model_call_capture_dir": "runs/1"})

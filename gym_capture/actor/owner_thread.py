@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from gym_capture.actor.niceness import rank_as_ordinary
+
 T = TypeVar("T")
 
 
@@ -20,8 +22,12 @@ class OwnerThread:
 
     def __init__(self, name: str = "capture-owner") -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        rank_as_ordinary()  # first: the threads that the owner starts take after this one
+        self._loop.run_forever()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine in the owner's loop. Cancelling the future cancels the coroutine."""

@@ -43,7 +43,7 @@ def conversation_view(conversation: Conversation, *, full: bool = False) -> Rend
     rows = [
         ("rollout", f"{conversation.rollout_id}, generation {conversation.generation}"),
         ("status", conversation.status),
-        ("calls", f"{row.calls:,}, {row.failed:,} of them failed"),
+        ("calls", f"{row.calls:,}, {count(row.failed)} of them failed"),
         ("tokens", f"in {count(row.tokens_in)} ({count(row.cached_tokens)} cached), out {count(row.tokens_out)}"),
         ("from, to", f"{moment(row.first_at)}, {moment(row.last_at)}"),
         ("models", ", ".join(plain_line(model, 100) for model in row.models) or "-"),

@@ -157,6 +157,7 @@ def verify(
 
     `gym-capture verify runs/local/model-calls`
     """
+    from gym_capture.cli.opened import looking
     from gym_capture.cli.tables import verify_view
     from gym_capture.cli.verification import repaired, verification
     from gym_capture.storage.posix_files import PosixFiles
@@ -164,7 +165,7 @@ def verify(
     from gym_capture.storage.run_marker import require_capture_directory
     from gym_capture.storage.store import CaptureStore
 
-    with command(as_json=as_json, debug=debug, judges=True) as screen:
+    with looking(as_json=as_json, debug=debug, judges=True) as screen:
         given = one_directory(directory, dir_option)
         if given is None:
             raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
@@ -208,6 +209,8 @@ def view(
     `gym-capture view runs/local/model-calls`
 
     `gym-capture view DIR --port 8123 --no-browser`
+
+    `gym-capture view s3://bucket/runs/7`
     """
     from gym_capture.cli.opened import looking
     from gym_capture.cli.view import view_command

@@ -19,6 +19,7 @@ from gym_capture.reading.nearest import nearest_ids
 from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage import names
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.remote.opening import files_at
 from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import require_capture_directory
@@ -62,6 +63,22 @@ def open_directory(directory: str | None) -> CaptureStore:
     """
     given = directory or directory_of_the_environment(DIRECTORY_VARIABLE)
     return CaptureStore(given if given is not None and is_uri(given) else capture_files(given))
+
+
+def capture_place(directory: str | None) -> tuple[str | Path, str]:
+    """Where a capture lies, for who opens it again and again: an absolute path or the URI of a sealed run, and how it
+    is shown. No more is read than shows that a capture is there.
+
+    Raises:
+        As `open_directory`.
+    """
+    given = directory or directory_of_the_environment(DIRECTORY_VARIABLE)
+    if given is None or not is_uri(given):
+        path = capture_files(given).directory
+        return Path(path), path
+    files = files_at(given)
+    require_capture_directory(files)
+    return given, files.directory
 
 
 def capture_files(directory: str | None) -> PosixFiles:

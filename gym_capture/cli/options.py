@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar, overload
 import typer
 
 from gym_capture.errors import ConfigError
-from gym_capture.storage.remote.run_uri import is_uri, shown, was_uri
+from gym_capture.storage.remote.run_uri import is_uri, shown, uri_of
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
@@ -68,10 +68,12 @@ def local_directory(given: str | Path | None) -> Path | None:
     if given is None:
         return None
     path = Path(given)
-    if is_uri(given) or was_uri(path):
+    uri = str(given) if is_uri(given) else uri_of(path)
+    if uri is not None:
         raise ConfigError(
-            f"{shown(str(given))} is a URI, and this command needs a run's directory. Nothing was changed; a sealed "
-            "run that lies elsewhere is only read, by ls, show, stats, diff, check, verify, spans, sql, export, import."
+            f"{shown(uri)} is a URI, and this command needs a run's directory. Nothing was changed; a sealed "
+            "run that lies elsewhere is only read: by ls, show, stats, diff, check, view, verify, spans, sql, export "
+            "and import."
         )
     return path
 

@@ -168,8 +168,9 @@ def stats_view(stats: RunStats) -> RenderableType:
     return Group(*views)
 
 
-def _parts(counts: Mapping[str, int]) -> str:
-    told = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
+def _parts(counts: Mapping[str, int | None]) -> str:
+    """What a count consists of; what is none of it is left out, and what is unknown is said."""
+    told = ", ".join(f"{count(number)} {name}" for name, number in counts.items() if number != 0)
     return f" ({told})" if told else ""
 
 
@@ -177,16 +178,18 @@ def health_view(health: Health) -> RenderableType:
     """Whether a capture is whole, and who is not."""
     if health.healthy:
         verdict = Text("healthy: every rollout is observed", style="green")
+    elif health.damaged:
+        rest = "evidence is missing" if health.unhealthy else "the rollouts that are known are all observed"
+        rest = "no rollout is known" if health.empty else rest
+        verdict = Text(f"DAMAGED: bytes that had been synced cannot be read; {rest}", style="bold red")
     elif health.empty:
         verdict = Text("EMPTY: no rollout is known here; nothing was captured", style="bold red")
     else:
         verdict = Text("NOT HEALTHY: evidence is missing", style="bold red")
     rows = [
         ("rollouts", f"{count(health.rollouts)}{_parts(health.counts)}"),
-        ("calls", count(health.calls)),
+        ("calls", f"{count(health.calls)}{_parts({'damaged': sum(each.damaged for each in health.unhealthy)})}"),
     ]
-    if health.damaged:
-        rows.append(("log", "damaged: bytes that had been synced cannot be read"))
     if health.unexpected:
         shown = ", ".join(health.unexpected[:MAX_NAMED])
         rows.append(

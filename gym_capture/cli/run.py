@@ -37,7 +37,7 @@ def run_command(path: Path, overrides: Sequence[str], screen: Screen) -> Exit:
             screen.err.print("evidence is missing, and collect.require_complete is set", style="bold red")
     told = summary.plain()
     if config.seal.wanted:
-        told["sealed"] = _sealed(config, status, screen)
+        told |= _sealed(config, status, screen)
         if status == Exit.OK and told["sealed"] is None:
             status = Exit.ERROR
     if screen.as_json:
@@ -64,26 +64,27 @@ def _require_seal(config: CaptureConfig) -> None:
         require_place(config.directory, config.seal.to)
 
 
-def _sealed(config: CaptureConfig, status: Exit, screen: Screen) -> dict[str, Any] | None:
-    """Seal a run that ended well, and return what is told of that; None, once it was said why it was not sealed."""
+def _sealed(config: CaptureConfig, status: Exit, screen: Screen) -> dict[str, Any]:
+    """Seal a run that ended well.
+
+    Returns:
+        `sealed`, what is told of that; None where it was not, and why is `not_sealed`, which is said on stderr, too.
+    """
     words = ["gym-capture", "seal", str(config.directory)]
     by_hand = plain_line(shlex.join([*words, "--to", shown(config.seal.to)] if config.seal.to else words))
     if status != Exit.OK:
         why = f"not sealed, for the run did not end well; `{by_hand}` seals it later"
         screen.err.print(Text(why), soft_wrap=True)
-        return None
+        return {"sealed": None, "not_sealed": why}
     try:
         told = sealed(config.directory, config.seal.to)
     except (GymCaptureError, OSError) as error:
-        screen.err.print(
-            Text(f"not sealed: {plain_line(str(error))} All that was collected is there; `{by_hand}` seals it later."),
-            style="bold red",
-            soft_wrap=True,
-        )
-        return None
+        why = f"not sealed: {plain_line(str(error))} All that was collected is there; `{by_hand}` seals it later."
+        screen.err.print(Text(why), style="bold red", soft_wrap=True)
+        return {"sealed": None, "not_sealed": why}
     if not screen.as_json:
         screen.out.print(status_view(told))
-    return told
+    return {"sealed": told}
 
 
 def exit_status(summary: Summary, config: CaptureConfig, caught: signal.Signals | None) -> Exit:

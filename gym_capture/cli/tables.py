@@ -116,15 +116,23 @@ def _flatten(value: Mapping[str, Any], prefix: str, rows: list[tuple[str, str]])
             rows.append((f"{prefix}{name}", "-" if item is None or item == [] else str(item)))
 
 
+_LISTS = ("tears", "cuts", "quarantined", "checkpoints", "damage")
+_OF_A_LOG = frozenset({"segments", "frames", "rows", "bytes", "parts", "outstanding", "ignored_bytes"})
+_OF_A_LOG |= {"tears", "cuts", "quarantined", "checkpoints"}
+
+
 def verify_view(found: Mapping[str, Any]) -> RenderableType:
-    """A `verification.verification` document."""
+    """A `verification.verification` document. Of a run that was sealed, what a log has is left out."""
     sound = Text("sound: everything that was synced can be read", style="green")
     damaged = Text("DAMAGED: what is listed below cannot be read; the rest can", style="bold red")
     rows: list[tuple[str, str]] = []
+    unsaid = _OF_A_LOG if found["datasets"] and not found["segments"] else frozenset[str]()
     for name, value in found.items():
-        if name in ("sound", "damage", "tears", "cuts", "quarantined", "checkpoints", "repair"):
+        if name in ("sound", "repair", *_LISTS) or name in unsaid:
             continue
-        if isinstance(value, Mapping):
+        if name == "datasets":
+            rows += [("dataset", f"{each['folder']}: {each['files']} files, {each['bytes']:,} bytes") for each in value]
+        elif isinstance(value, Mapping):
             shown = ", ".join(f"{key}: {item}" for key, item in list(value.items())[:MAX_NAMED])
             more = f" … and {len(value) - MAX_NAMED} more" if len(value) > MAX_NAMED else ""
             rows.append((name, f"{len(value)} ({shown}{more})" if value else "0"))
@@ -133,11 +141,19 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
     repair = found.get("repair")
     if repair is not None:
         rows.append(("repaired", _repair_words(repair)))
-    for name in ("tears", "cuts", "quarantined", "checkpoints", "damage"):
-        items = found[name]
-        shown = "; ".join(" ".join(f"{key}={item}" for key, item in each.items()) for each in items[:MAX_NAMED])
-        rows.append((name, f"{len(items)} ({shown})" if items else "0"))
+    for name in _LISTS:
+        if name not in unsaid or found[name]:
+            rows.append((name, _listed(found[name])))
     return Group(sound if found["sound"] else damaged, pairs(rows))
+
+
+def _listed(items: Sequence[Mapping[str, Any]]) -> str:
+    """How many there are, and each of the first ones: several on a line of their own."""
+    shown = [" ".join(f"{key}={item}" for key, item in each.items()) for each in items[:MAX_NAMED]]
+    if len(items) <= 1:
+        return f"1 ({shown[0]})" if items else "0"
+    more = [f"and {len(items) - MAX_NAMED} more; --json names them all"] if len(items) > MAX_NAMED else []
+    return "\n".join([str(len(items)), *shown, *more])
 
 
 def _repair_words(repair: Mapping[str, Any]) -> str:

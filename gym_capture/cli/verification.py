@@ -24,8 +24,9 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         incomplete (with reasons), have late rows or open claims; `tears` and `cuts`, which lose nothing that was
         acknowledged; `quarantined`, the places whose bytes a repair put aside; `checkpoints`, those that do not say
         what the log says (which costs time at the next opening, no evidence); and `damage`, each piece of which is
-        something that cannot be read. Where a damaged file of a sealed run may hide some, `rollouts` and `calls`
-        are null, and `incomplete` has those that are known.
+        something that cannot be read. A run that was sealed has `datasets` and no log, whose counts are 0 then. Where
+        a damaged file of a sealed run may hide some, `rollouts` and `calls` are null, and `incomplete` has those that
+        are known.
     """
     reports = store.verify_shards()
     total = reduce(add, reports.values())
@@ -48,6 +49,11 @@ def verification(store: CaptureStore) -> dict[str, Any]:
         "rows": log.rows,
         "bytes": log.bytes,
         "parts": total.parts,
+        "datasets": [
+            {"folder": path + each.folder, "files": each.files, "bytes": each.size}
+            for path, report in reports.items()
+            for each in report.datasets
+        ],
         "rollouts": rollouts if counted else None,
         "calls": calls if counted else None,
         "incomplete": incomplete,

@@ -6,10 +6,9 @@ import asyncio
 import os
 import threading
 import webbrowser
-from pathlib import Path
 
 from gym_capture.cli.exits import Screen
-from gym_capture.cli.opened import capture_files
+from gym_capture.cli.opened import capture_place
 from gym_capture.extras import require_extra
 
 
@@ -19,11 +18,11 @@ def view_command(directory: str | None, port: int, browser: bool, screen: Screen
     from gym_capture.viewer.server import serve
 
     # What cannot be opened is told here and not first on a page.
-    given = Path(capture_files(directory).directory)
+    place, told = capture_place(directory)
 
     def on_ready(url: str) -> None:
         if screen.as_json:
-            screen.document({"url": url, "directory": str(given), "pid": os.getpid()})
+            screen.document({"url": url, "directory": told, "pid": os.getpid()})
         else:
             screen.out.print(f"{url}\nCtrl-C ends it.", soft_wrap=True, highlight=False)
             screen.stdout.flush()
@@ -31,4 +30,4 @@ def view_command(directory: str | None, port: int, browser: bool, screen: Screen
             # A browser of the terminal would hold up the server until it is left.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    asyncio.run(serve(given, port, on_ready))
+    asyncio.run(serve(place, port, on_ready))

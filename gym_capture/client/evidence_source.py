@@ -20,7 +20,9 @@ _LEAST_S = 1.0
 
 
 class EvidenceReader(Protocol):
-    """Reads what a capture directory holds of a rollout, without its owner."""
+    """Reads what a capture directory holds of a rollout, without its owner. For a caller that blocks (`blocking_mode`),
+    it blocks too and awaits nothing.
+    """
 
     async def read_evidence(
         self, rollout_id: str, generation: int | None, include_payloads: bool
@@ -95,7 +97,7 @@ class EvidenceSource:
         through_owner = OwnerPayloadReader(self._host, self._host.options.drain_timeout_s)
         if self._payload_reader is None:
             return await through_owner.read(rollout_id, generation, indexes)
-        found = await self._host.foreign(self._payload_reader.read(rollout_id, generation, indexes))
+        found = await self._payload_reader.read(rollout_id, generation, indexes)
         missing = [index for index in indexes if index not in found]
         if missing:
             # A shared file system may show the newest bytes later than the owner has acknowledged them.
@@ -108,9 +110,7 @@ class EvidenceSource:
         evidence = None
         if self._evidence_reader is not None:
             token = None if generation == CURRENT else generation
-            evidence = await self._host.foreign(
-                self._evidence_reader.read_evidence(rollout_id, token, include_payloads)
-            )
+            evidence = await self._evidence_reader.read_evidence(rollout_id, token, include_payloads)
         if evidence is None:
             evidence = RolloutEvidence(rollout_id, [])
         evidence.unreadable = True

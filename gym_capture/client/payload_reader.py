@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from gym_capture.client.host import Host, ask_owner
 from gym_capture.errors import DamagedLog
 from gym_capture.model.exchange import open_part, open_text, payloads_of
+from gym_capture.model.history import MessageRun, run_of
 from gym_capture.model.messages import PartsReply, ReadParts, StoredEntry
 from gym_capture.model.rows import Part, PartKind
 
@@ -19,7 +21,9 @@ _REPLY_BYTES = 8 << 20
 
 
 class PayloadReader(Protocol):
-    """Reads payloads of a rollout's entries."""
+    """Reads payloads of a rollout's entries. For a caller that blocks (`blocking_mode`), it blocks too and awaits
+    nothing but operations.
+    """
 
     async def read(self, rollout_id: str, generation: int, call_indexes: Sequence[int]) -> dict[int, dict[str, Any]]:
         """The four payload values by call index. What cannot be read is left out."""
@@ -69,34 +73,28 @@ class KnownMessages:
 
     def __init__(self) -> None:
         self.have: dict[str, int] = {}
-        self._found: dict[tuple[str, int], bytes] = {}
+        self._found: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
 
     def take(self, reply: PartsReply, body: bytes) -> None:
         """Keep what a reply brings."""
         for stored in reply.histories:
+            found = self._found[stored.history]
             for number, part in stored.messages:
                 try:
                     opened = open_part(part, _bytes_of(part, body))
                 except DamagedLog:
                     continue
                 if not stored.ranges:
-                    self._found[stored.history, number] = opened
+                    found[number] = opened
                 for index, (at, size) in enumerate(stored.ranges, number):
-                    self._found[stored.history, index] = opened[at : at + size]
+                    found[index] = opened[at : at + size]
         for entry in reply.entries:
             if entry.history:
                 self.have[entry.history] = max(entry.messages, self.have.get(entry.history, 0))
 
-    def of(self, entry: StoredEntry) -> Callable[[int], bytes]:
-        """The messages that an entry refers to, by number; DamagedLog for one that cannot be read."""
-
-        def message(number: int) -> bytes:
-            data = self._found.get((entry.history, number))
-            if data is None:
-                raise DamagedLog(f"message {number} of its history is damaged or missing")
-            return data
-
-        return message
+    def of(self, entry: StoredEntry) -> MessageRun:
+        """The messages that an entry refers to; DamagedLog for one that cannot be read."""
+        return run_of(self._found[entry.history])
 
 
 def open_entries(reply: PartsReply, body: bytes, messages: KnownMessages) -> dict[int, dict[str, Any]]:

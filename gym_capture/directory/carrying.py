@@ -209,12 +209,12 @@ def _missing(there: RemoteFolder, run: str, pieces: list[_Piece]) -> list[_Piece
             elif size is None or path not in wanted:
                 raise _taken(there, f"{path} is not of this run")
             elif size != wanted[path].size:
-                raise _taken(there, f"{path} has {size:,} bytes there, and {wanted[path].size:,} here")
+                raise _differs(there, path, f"{size:,} bytes there, and {wanted[path].size:,} here")
             else:
                 found.add(path)
     for path in sorted(found):
         if _sum(there, path) != (wanted[path].size, wanted[path].crc32c):
-            raise _taken(there, f"{path} has other bytes there than here")
+            raise _differs(there, path, "other bytes there than here")
     for path in left_over:
         there.remove(path)
     return [piece for piece in pieces if piece.file.name not in found]
@@ -244,10 +244,22 @@ def _folders_of(name: str) -> Iterator[str]:
         at = name.find("/", at + 1)
 
 
+_ANOTHER = "give a folder that is empty or not there yet (--to, or seal.to in the configuration), none within this one"
+
+
 def _taken(there: RemoteFolder, why: str) -> TargetTaken:
     return TargetTaken(
-        f"{there.shown} holds something else ({why}). Nothing there was changed; give a folder of the run's own. Where "
-        "it is a damaged copy of this run, or one that was cut off, remove that file there and run it again.",
+        f"{there.shown} holds something else ({why}). Nothing there was changed; {_ANOTHER}, and run the same command "
+        "again.",
+        uri=there.shown,
+    )
+
+
+def _differs(there: RemoteFolder, path: str, how: str) -> TargetTaken:
+    return TargetTaken(
+        f"{there.shown} holds something else, or a copy of this run that was cut off or damaged ({path} has {how}). "
+        f"Nothing there was changed; where it is this run's, remove {path} there and run the same command again, which "
+        f"sends that file alone; else {_ANOTHER}.",
         uri=there.shown,
     )
 

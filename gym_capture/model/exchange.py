@@ -26,13 +26,14 @@ from gym_capture.model.history import (
     NO_STRETCHES,
     SKELETON_SLACK_BYTES,
     Found,
+    MessageRun,
     Stretch,
     find_messages,
     resolve,
     weave,
 )
 from gym_capture.model.json_text import JsonText, decode_json, parse_json, to_json
-from gym_capture.model.record import derive_fields
+from gym_capture.model.record import derive_fields, reads_request
 from gym_capture.model.redaction import REDACTED, Redaction
 from gym_capture.model.rows import Part, PartFlag, PartKind
 from gym_capture.model.verifiers import VERIFIER_ID_FIELD, VERIFIER_KEY, verifier_declaration
@@ -172,8 +173,7 @@ def snapshot(
     elif redaction is not None and not settled_id:
         call_id = given["model_call_id"] = redaction.identity(call_id)
     texts: dict[PartKind, Text] = {}
-    # What is derived is derived from what the stored text says, never from the caller's living objects.
-    stored: dict[str, Any] = {}
+    encoded: dict[str, JsonText] = {}
     derivable = True
     for key, kind in _PAYLOAD_KINDS:
         value = given.get(key)
@@ -184,19 +184,31 @@ def snapshot(
             texts[kind] = Text(bytes(value), _BYTES)
             derivable = False
         else:
-            text, nonstandard, _, stored[key] = to_json(value)
-            texts[kind] = Text(text, _NONSTANDARD if nonstandard else 0)
+            encoded[key] = text = to_json(value)
+            texts[kind] = _text(text)
     meta = to_json(given)
     if redaction is not None:
+        stored = {key: text.value for key, text in encoded.items()}
         frozen = _redacted(redaction, _storable(call_id), meta, texts, stored)
     else:
-        fields = derive_fields(meta.value | stored) if derivable else None
+        fields = derive_fields(_told(meta, encoded)) if derivable else None
         frozen = Snapshot(_storable(call_id), _text(meta), texts, fields)
     if frozen.raw_bytes > MAX_RAW_BYTES:
         raise ExchangeTooLarge(
             f"an exchange has {frozen.raw_bytes} bytes, at most {MAX_RAW_BYTES} are stored. Nothing was written."
         )
     return frozen
+
+
+def _told(meta: JsonText, encoded: Mapping[str, JsonText]) -> dict[str, Any]:
+    """An exchange as its texts tell it, never the caller's living objects, as far as fields are derived from it."""
+    told: dict[str, Any] = meta.value
+    response, request = encoded.get("response"), encoded.get("request")
+    if response is not None:
+        told["response"] = response.value
+    if request is not None and reads_request(told["response"] if response is not None else None):
+        told["request"] = request.value
+    return told
 
 
 def _text(value: JsonText) -> Text:
@@ -220,13 +232,13 @@ def _redacted(
             texts[PAYLOADS[key]] = Text(value, _BYTES) if isinstance(value, bytes) else _text(to_json(value))
         if redacted.others:
             meta = to_json(redacted.values | dict.fromkeys(sizes))
-        fields = redaction.fields(_derived(_text(meta), texts))
+        fields = redaction.fields(_derived(_text(meta), *_judged(texts)))
     except Exception:  # noqa: BLE001 - whatever it is, what was not searched to its end must not pass
         texts = {
             PAYLOADS[key]: Text(f"{REDACTED} {size} bytes withheld".encode(), _BYTES) for key, size in sizes.items()
         }
         meta = to_json({key: meta.value[key] for key in ("model_call_id", "dialect")})
-        fields = _derived(_text(meta), texts)
+        fields = _derived(_text(meta), *_judged(texts))
     return Snapshot(call_id, _text(meta), texts, fields)
 
 
@@ -251,13 +263,13 @@ def pack(
         stretches: lists of the request before.
     """
     digest = hashlib.sha256(frozen.meta.data)
-    texts = {kind: _judged(kind, text) for kind, text in frozen.texts.items()}
+    texts, values = _judged(frozen.texts)
     for kind, text in texts.items():
         digest.update(b"%d:%d:" % (kind, len(text.data)))
         digest.update(text.data)
     fields = frozen.fields
     if fields is None:
-        fields = _derived(frozen.meta, texts)
+        fields = _derived(frozen.meta, texts, values)
     if VERIFIER_ID_FIELD in fields:
         # A merge reads records only, and has to know the verifier's name.
         fields = {**fields, VERIFIER_KEY: decode_json(frozen.meta.data)[0][VERIFIER_KEY]}
@@ -302,14 +314,32 @@ def _sealed_messages(messages: Sequence[bytes], digests: list[bytes]) -> SealedM
     return SealedMessages(digests, parts, body, offset)
 
 
-def _derived(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
-    """The fields that stored texts derive."""
-    judged = {kind: _judged(kind, text) for kind, text in texts.items()}
-    fields = derive_fields(_rebuild(meta, judged))
-    response = judged.get(_RESPONSE)
-    if response and response.flags & _NOT_JSON and fields.get("error_category") is None:
+def _derived(meta: Text, texts: Mapping[PartKind, Text], values: Mapping[PartKind, Any]) -> dict[str, Any]:
+    """The fields that stored texts derive.
+
+    Args:
+        texts, values: see `_judged`.
+    """
+    exchange = _parsed_meta(meta)
+    response = texts.get(_RESPONSE)
+    if response is not None:
+        exchange["response"] = values[_RESPONSE] if _RESPONSE in values else _json_or_none(response)
+    request = texts.get(_REQUEST)
+    if request is not None and reads_request(exchange.get("response")):
+        exchange["request"] = values[_REQUEST] if _REQUEST in values else _json_or_none(request)
+    fields = derive_fields(exchange)
+    if response is not None and response.flags & _NOT_JSON and fields.get("error_category") is None:
         fields["error_category"] = "capture_parse_error"
     return fields
+
+
+def _json_or_none(text: Text) -> Any:
+    if text.flags & _NOT_JSON:
+        return None
+    try:
+        return parse_json(text.data)
+    except ValueError:  # nested deeper than can be followed from here
+        return None
 
 
 def seal(exchange: Mapping[str, Any]) -> SealedExchange:
@@ -317,15 +347,23 @@ def seal(exchange: Mapping[str, Any]) -> SealedExchange:
     return pack(snapshot(exchange))
 
 
-def _judged(kind: PartKind, text: Text) -> Text:
-    """Bytes that were given: are they standard JSON, nonstandard JSON, or no JSON at all?"""
-    if not text.flags & _BYTES or kind in _RAW_KINDS:
-        return text
-    try:
-        _, nonstandard = decode_json(text.data)
-    except ValueError:
-        return Text(text.data, text.flags | _NOT_JSON)
-    return Text(text.data, text.flags | _NONSTANDARD) if nonstandard else text
+def _judged(texts: Mapping[PartKind, Text]) -> tuple[dict[PartKind, Text], dict[PartKind, Any]]:
+    """Bytes that were given: are they standard JSON, nonstandard JSON, or no JSON at all? And what the JSON among them
+    holds.
+    """
+    judged: dict[PartKind, Text] = {}
+    values: dict[PartKind, Any] = {}
+    for kind, text in texts.items():
+        flags = text.flags
+        if flags & _BYTES and kind not in _RAW_KINDS:
+            try:
+                values[kind], nonstandard = decode_json(text.data)
+            except ValueError:
+                flags |= _NOT_JSON
+            else:
+                flags |= _NONSTANDARD if nonstandard else 0
+        judged[kind] = text if flags == text.flags else Text(text.data, flags)
+    return judged, values
 
 
 def _compressed(text: Text) -> tuple[bytes, int]:
@@ -364,21 +402,21 @@ def open_part(part: Part, stored: bytes) -> bytes:
     return raw
 
 
-def open_text(part: Part, stored: bytes, needs: int, message: Callable[[int], bytes]) -> bytes:
+def open_text(part: Part, stored: bytes, needs: int, messages: MessageRun) -> bytes:
     """A part's bytes as they were handed in; of a skeleton, the text that it stands for.
 
     Args:
-        needs, message: see `history.resolve`.
+        needs, messages: see `history.resolve`.
 
     Raises:
-        DamagedLog: as `open_part`, or messages that it refers to are damaged. Also whatever `message` raises.
+        DamagedLog: as `open_part`, or messages that it refers to are damaged. Also whatever `messages` raises.
     """
     opened = open_part(part, stored)
     if not part.flags & _HISTORY:
         return opened
     if part.raw > MAX_RAW_BYTES:
         raise DamagedLog(f"a stored {_kind_name(part)} claims to stand for {part.raw} bytes.")
-    return resolve(opened, part.raw, needs, message)
+    return resolve(opened, part.raw, needs, messages)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
@@ -461,13 +499,18 @@ def _texts(parts: Sequence[tuple[Part, bytes]]) -> dict[PartKind, Text]:
 
 
 def _rebuild(meta: Text, texts: Mapping[PartKind, Text]) -> dict[str, Any]:
+    exchange = _parsed_meta(meta)
+    _fill(exchange, texts)
+    return exchange
+
+
+def _parsed_meta(meta: Text) -> dict[str, Any]:
     try:
         exchange = parse_json(meta.data)
     except ValueError as error:
         raise DamagedLog(f"an exchange's META part is not JSON ({error}); other parts can still be read.") from error
     if not isinstance(exchange, dict):
         raise DamagedLog("an exchange's META part is not an object; its other parts can still be read.")
-    _fill(exchange, texts)
     return exchange
 
 

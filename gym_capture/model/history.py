@@ -15,7 +15,7 @@ import msgspec
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import checksum
-from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Region, find_regions
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Known, Region, find_regions, last_list
 
 DIGEST_BYTES = 16
 
@@ -36,14 +36,19 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
+MessageRun = Callable[[int, int], list[bytes]]
+"""The messages from a number on, so many. Raises DamagedLog where one of them cannot be read."""
+
+
 class Stretch(NamedTuple):
     """The elements that a list of an earlier request began with, so that a request that repeats them all is not cut
     there again.
 
-    Fields: their bytes and their number, the SHA-256 of the bytes, the skeleton's `operations` for them, and how many
-    messages of the history these need.
+    Fields: where they stood, their bytes and their number, a digest of the bytes, the skeleton's `operations` for
+    them, and how many messages of the history these need.
     """
 
+    at: int
     length: int
     listed: int
     digest: bytes
@@ -110,7 +115,7 @@ def find_messages(earlier: bytes, text: bytes, first: int) -> Found | None:
             digest = hashlib.sha256(data).digest()
             places.setdefault(digest[:DIGEST_BYTES], (region.start, len(data)))
             number = first + list(places).index(digest[:DIGEST_BYTES])
-            stretches[region.key] = Stretch(len(data), region.listed, digest, [[number, 1]], number + 1)
+            stretches[region.key] = Stretch(region.start, len(data), region.listed, digest, [[number, 1]], number + 1)
             continue
         for start, end, element in region.elements:
             if len(places) < MAX_NEW_MESSAGES:
@@ -135,24 +140,14 @@ def weave(
     if len(text) < MIN_TEXT_BYTES:
         return None
     view = memoryview(text)
-    hashed: dict[str, Any] = {}
-
-    def seen(key: str, at: int) -> tuple[int, int]:
-        stretch = stretches.get(key)
-        if stretch is not None:
-            found = hashlib.sha256(view[at : at + stretch.length])
-            if found.digest() == stretch.digest:
-                hashed[key] = found
-                return stretch.length, stretch.listed
-        return 0, 0
-
     numbers = _Numbers(known, first)
     operations: list[Any] = [checksum(text)]
     after: dict[str, Stretch] = {}
     needs = at = 0
     referred = False
-    for region in find_regions(text, seen):
-        stretch = stretches[region.key] if region.seen_bytes else None
+    begun, digests = _repeated(text, view, stretches)
+    for region in find_regions(text, begun):
+        stretch = stretches[region.key] if region.known_bytes else None
         places, whole = numbers.places(region)
         if stretch is None and not places:
             continue
@@ -160,7 +155,7 @@ def weave(
         if region.start > at:
             operations.append(text[at : region.start])
         cut = [] if stretch is None else list(stretch.operations)
-        _extend(cut, text, region.start + region.seen_bytes, places, region.end)
+        _extend(cut, text, region.start + region.known_bytes, places, region.end)
         operations += cut
         at = region.end
         below = max((number + 1 for _, _, number in places), default=0)
@@ -168,14 +163,37 @@ def weave(
             below = max(below, stretch.needs)
         needs = max(needs, below)
         if region.key and whole and first is not None:
-            digest = hashed.get(region.key) or hashlib.sha256()
-            digest.update(view[region.start + region.seen_bytes : region.end])
-            after[region.key] = Stretch(region.end - region.start, region.listed, digest.digest(), cut, below)
+            digest = hashlib.sha256() if stretch is None else digests[region.key]
+            digest.update(view[region.start + region.known_bytes : region.end])
+            length = region.end - region.start
+            after[region.key] = Stretch(region.start, length, region.listed, digest.digest(), cut, below)
     if not referred:
         return None
     if at < len(text):
         operations.append(text[at:])
     return Woven(_encode(operations), numbers.messages, list(numbers.fresh), needs, after)
+
+
+def _repeated(
+    text: bytes, view: memoryview, stretches: Mapping[str, Stretch]
+) -> tuple[dict[str, Known], dict[str, Any]]:
+    """Which lists of an earlier request the text has, where they stood or else under the last key that is theirs; and
+    their digests.
+    """
+    known: dict[str, Known] = {}
+    digests: dict[str, Any] = {}
+    for key, stretch in stretches.items():
+        at, length = stretch.at, stretch.length
+        digest = hashlib.sha256(view[at : at + length])
+        if digest.digest() != stretch.digest:
+            at = last_list(text, key)
+            if at in (-1, stretch.at):
+                continue
+            digest = hashlib.sha256(view[at : at + length])
+            if digest.digest() != stretch.digest:
+                continue
+        known[key], digests[key] = Known(at, length, stretch.listed), digest
+    return known, digests
 
 
 class _Numbers:
@@ -230,16 +248,16 @@ def _extend(operations: list[Any], text: bytes, at: int, places: Iterable[tuple[
         operations.append(text[at:end])
 
 
-def resolve(skeleton: bytes, length: int, needs: int, message: Callable[[int], bytes]) -> bytes:
+def resolve(skeleton: bytes, length: int, needs: int, messages: MessageRun) -> bytes:
     """The text that a skeleton stands for.
 
     Args:
         length: bytes of the text, as its part says.
         needs: numbers of messages are below this.
-        message: the message of a number.
+        messages: gives the messages of a run of numbers.
 
     Raises:
-        DamagedLog: the skeleton is none, or gives another text than it was made from. Also whatever `message` raises.
+        DamagedLog: the skeleton is none, or gives another text than it was made from. Also whatever `messages` raises.
     """
     crc, operations = _parsed(skeleton)
     pieces: list[bytes] = []
@@ -250,21 +268,35 @@ def resolve(skeleton: bytes, length: int, needs: int, message: Callable[[int], b
             left -= len(operation)
         else:
             number, count, between = _run(operation, needs)
-            for index in range(number, number + count):
-                if index > number:
-                    pieces.append(between)
-                    left -= len(between)
-                piece = message(index)
-                pieces.append(piece)
-                left -= len(piece)
-                if left < 0:
-                    break
+            if count * MIN_ELEMENT_BYTES > left:
+                raise _more_than_it_says()
+            run = messages(number, count)
+            left -= sum(map(len, run)) + (count - 1) * len(between)
+            if between:
+                # A long conversation is a run of hundreds: woven without a step of the interpreter for each.
+                woven = [between] * (2 * count - 1)
+                woven[::2] = run
+                pieces += woven
+            else:
+                pieces += run
         if left < 0:
             raise _more_than_it_says()
     text = b"".join(pieces)
     if left or checksum(text) != crc:
         raise DamagedLog("a stored request's skeleton and messages do not give the text that was stored")
     return text
+
+
+def run_of(found: Mapping[int, bytes]) -> MessageRun:
+    """Runs of the messages that were found, by number."""
+
+    def messages(first: int, count: int) -> list[bytes]:
+        try:
+            return [found[number] for number in range(first, first + count)]
+        except KeyError as missing:
+            raise DamagedLog(f"message {missing} of its history is damaged or missing") from None
+
+    return messages
 
 
 def references(skeleton: bytes, length: int, needs: int) -> set[int]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import pairwise
+from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -44,16 +46,23 @@ _scan = json.JSONDecoder(strict=False, parse_int=len, parse_float=len).raw_decod
 Element = tuple[int, int, bytes]
 """A message of a request: its first byte, the byte after its last, and its bytes."""
 
-Seen = Callable[[str, int], tuple[int, int]]
-"""Asked for each list by its key and where its first element begins: so many bytes from there on, which are so many
-elements, need not be looked into."""
+
+class Known(NamedTuple):
+    """The elements that a list is known to begin with: `length` bytes from `at` on, which are `listed` elements."""
+
+    at: int
+    length: int
+    listed: int
+
+
+NOTHING_KNOWN: Mapping[str, Known] = MappingProxyType({})
 
 
 class Region(NamedTuple):
     """Where elements lie.
 
     Fields: the `key` of the list whose elements they are, else empty; the first byte, and the byte after the last, of
-    all the list's elements; how many these are; how many bytes at the beginning were seen before; and the `elements`
+    all the list's elements; how many these are; how many bytes at the beginning were known before; and the `elements`
     behind them, of at least `MIN_ELEMENT_BYTES`.
     """
 
@@ -61,42 +70,99 @@ class Region(NamedTuple):
     start: int
     end: int
     listed: int
-    seen_bytes: int
+    known_bytes: int
     elements: list[Element]
 
 
-def nothing_seen(_key: str, _at: int) -> tuple[int, int]:
-    """All of a request is looked into."""
-    return 0, 0
-
-
-def find_regions(text: bytes, seen: Seen = nothing_seen) -> list[Region]:
+def find_regions(text: bytes, known: Mapping[str, Known] = NOTHING_KNOWN) -> list[Region]:
     """Where the elements of a request's messages, inputs and tools, and its system prompt are, in the text's order.
 
     Args:
         text: a request as JSON, of any kind and quality.
+        known: what lists begin with, by key; it is not looked into.
 
     Returns:
         Regions that do not overlap; none where the text cannot be followed.
     """
     try:
-        found = _found_fast(text, seen)
+        found = _found_around(text, known) if known else None
+        if found is None:
+            found = _found_fast(text, {})
     except (ValueError, RecursionError):  # msgspec's own are ValueErrors
         found = None
     return _found_slowly(text) if found is None else found
 
 
-def _found_fast(text: bytes, seen: Seen) -> list[Region] | None:
+def last_list(text: bytes, key: str) -> int:
+    """Where the first element of the last list of that key begins, if it has one; -1: there is no such list."""
+    begun = _STARTS[key].match(text, max(text.rfind(_QUOTED[key]), 0))
+    return -1 if begun is None else begun.end()
+
+
+def _found_around(text: bytes, known: Mapping[str, Known]) -> list[Region] | None:
+    """Where they are, found without looking into what is known. None: that is not where lists begin."""
+    pieces: list[bytes] = []
+    starts: dict[str, int] = {}
+    moves: list[tuple[int, int]] = []
+    at = left_out = 0
+    for key, (start, length, _) in sorted(known.items(), key=itemgetter(1)):
+        if start < at:
+            return None
+        pieces.append(text[at:start])
+        gap = _GAP.match(text, start + length)
+        at = start + length if gap is None else gap.end()
+        starts[key] = start - left_out
+        left_out += at - start
+        moves.append((starts[key], left_out))
+    pieces.append(text[at:])
+    found = _found_fast(b"".join(pieces), starts)
+    return None if found is None else _moved(found, moves, known)
+
+
+def _moved(found: list[Region], moves: list[tuple[int, int]], known: Mapping[str, Known]) -> list[Region] | None:
+    """Where regions are in the whole text.
+
+    Args:
+        found: regions of the text without what is known.
+        moves: from which byte of that text on how many bytes are left out before.
+    """
+    moved: list[Region] = []
+    for key, start, end, listed, _, elements in found:
+        by = 0
+        for place, left_out in moves:
+            if start < place < end:
+                return None
+            if place <= start:
+                by = left_out
+        elements = [(one + by, other + by, data) for one, other, data in elements]
+        begins = known.get(key)
+        if begins is None:
+            moved.append(Region(key, start + by, end + by, listed, 0, elements))
+        else:
+            last = end + by if listed else begins.at + begins.length
+            moved.append(Region(key, begins.at, last, begins.listed + listed, begins.length, elements))
+    return moved
+
+
+def _found_fast(text: bytes, starts: Mapping[str, int]) -> list[Region] | None:
+    """Where they are, as msgspec reads the text.
+
+    Args:
+        starts: where lists begin of which elements were left out, by key.
+    """
     payload = _decode_payload(text)
     found: list[Region] = []
     for key in _LISTS:
         raws = getattr(payload, key)
-        if raws and type(raws) is list:
+        at = starts.get(key)
+        if at is None:
+            if not raws or type(raws) is not list:
+                continue
             at = _first_place(text, key, bytes(raws[0]))
-            region = None if at is None else _list_region(text, key, at, raws, seen)
-            if region is None:
-                return None
-            found.append(region)
+        region = None if at is None or type(raws) is not list else _list_region(text, key, at, raws)
+        if region is None:
+            return None
+        found.append(region)
     for key in _VALUES:
         data = bytes(getattr(payload, key))
         if len(data) >= MIN_ELEMENT_BYTES:
@@ -109,14 +175,13 @@ def _found_fast(text: bytes, seen: Seen) -> list[Region] | None:
     return found if all(one.end <= other.start for one, other in pairwise(found)) else None
 
 
-def _list_region(text: bytes, key: str, start: int, raws: list[msgspec.Raw], seen: Seen) -> Region | None:
+def _list_region(text: bytes, key: str, start: int, raws: list[msgspec.Raw]) -> Region | None:
     """The elements of a list, which follow each other. None: they are not where they are looked for."""
-    seen_bytes, count = seen(key, start)
-    end = start + seen_bytes
+    end = start
     gap = 0
     elements: list[Element] = []
     starts_with = text.startswith
-    for data in map(bytes, raws[count:] if count else raws):
+    for data in map(bytes, raws):
         at = end + gap
         if not starts_with(data, at):
             # Behind what precedes stand a comma and perhaps space, and mostly the same between any two.
@@ -128,7 +193,7 @@ def _list_region(text: bytes, key: str, start: int, raws: list[msgspec.Raw], see
         end = at + len(data)
         if len(data) >= MIN_ELEMENT_BYTES:
             elements.append((at, end, data))
-    return Region(key, start, end, len(raws), seen_bytes, elements)
+    return Region(key, start, end, len(raws), 0, elements)
 
 
 def _first_place(text: bytes, key: str, data: bytes) -> int | None:

@@ -1,8 +1,9 @@
 """JSON text, kept as it was: encoding values without loss, and telling text that the standard refuses.
 
 A fast encoder does the common case. It has habits that would lose evidence (NaN becomes null, bytes become base64,
-keys 1 and "1" become one key, objects of unknown types become whatever they look like), so what it wrote is read back
-and compared with what was given. Only what differs is looked at piece by piece.
+keys 1 and "1" become one key, objects of unknown types become whatever they look like). Where long text stands in few
+values, these are looked at: of JSON's own types exactly, nothing is lost. Else what it wrote is read back and compared
+with what was given, which is cheaper for many short values. Only what differs is looked at piece by piece.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import Any
 
 import msgspec
 
@@ -24,21 +26,43 @@ _HUGE_BITS = 14_000
 """Fewer bits than 4,300 digits have, which is where Python refuses to convert integers."""
 _CONVERSIONS = ("model_dump", "to_dict", "tolist", "item")
 _encode_msgpack = msgspec.msgpack.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+_LOOKED_AT_BYTES = 1024
+_BYTES_A_VALUE = 32
+"""Looking at each value takes less time than reading back texts of that length that have so many bytes a value."""
+_LOOKED_AT_DEPTH = 64
+"""What is nested deeper is read back, so that nothing is written that cannot be read."""
+_MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 64) - 1
+
+_UNREAD = object()
 
 
-class JsonText(NamedTuple):
+class JsonText:
     """A value as JSON text.
 
-    Fields: the `text`; whether it is `nonstandard` (NaN, infinities, integers over 64 bits, lone surrogates); whether
-    something in the value was `converted` (`model_dump()`, tuples, numbers as keys), so that reading the text back
-    gives other types than were given; and the `value` that reading it back gives, which shares nothing with the one
-    that was given.
+    Attributes:
+        text: the text.
+        nonstandard: it holds NaN, infinities, integers over 64 bits or lone surrogates.
+        converted: something in the value was (`model_dump()`, tuples, numbers as keys), so that reading the text back
+            gives other types than were given.
     """
 
-    text: bytes
-    nonstandard: bool
-    converted: bool
-    value: Any
+    __slots__ = ("_value", "converted", "nonstandard", "text")
+
+    def __init__(self, text: bytes, nonstandard: bool, converted: bool, value: Any = _UNREAD) -> None:
+        self.text = text
+        self.nonstandard = nonstandard
+        self.converted = converted
+        self._value = value
+
+    @property
+    def value(self) -> Any:
+        """What reading the text back gives; it shares nothing with what was given. Read when first asked for."""
+        if self._value is _UNREAD:
+            self._value = _decode(self.text)
+        return self._value
 
 
 def encode_json(value: Any) -> tuple[bytes, bool, bool]:
@@ -50,14 +74,17 @@ def encode_json(value: Any) -> tuple[bytes, bool, bool]:
     Raises:
         InvalidExchange: something in the value has no JSON form, or it refers to itself.
     """
-    return to_json(value)[:3]
+    encoded = to_json(value)
+    return encoded.text, encoded.nonstandard, encoded.converted
 
 
 def to_json(value: Any) -> JsonText:
     """Like `encode_json`, with the value that reading the text back gives."""
     try:
-        text = msgspec.json.encode(value)
-        again = msgspec.json.decode(text)
+        text = _encode(value)
+        if len(text) >= _LOOKED_AT_BYTES and _is_plain(value, len(text) // _BYTES_A_VALUE):
+            return JsonText(text, False, False)
+        again = _decode(text)
         if again == value:
             return JsonText(text, exceeds_64_bits(again), False, again)
     except Exception:  # noqa: BLE001 - values of any type, their own methods may raise anything: looked at below
@@ -73,6 +100,43 @@ def to_json(value: Any) -> JsonText:
         ) from error
     except Exception as error:  # methods of the caller's objects (model_dump and the like) may raise anything
         raise _refusal(str(error)) from error
+
+
+def _is_plain(value: Any, at_most: int) -> bool:
+    """Whether a value is made of dicts with text as keys, lists, texts, finite numbers of at most 64 bits, truth values
+    and null, of exactly these types. False also where it has more than `at_most` values, or is nested deeply.
+    """
+    level: list[Any] = [[value]]
+    for _ in range(_LOOKED_AT_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            at_most -= len(each)
+            if at_most < 0:
+                return False
+            items = each
+            if type(each) is dict:
+                for key in each:
+                    if type(key) is not str:
+                        return False
+                items = each.values()
+            for item in items:
+                kind = type(item)
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    below.append(item)
+                elif kind is int:
+                    if not _MIN_INTEGER <= item <= _MAX_INTEGER:
+                        return False
+                elif kind is float:
+                    if not isfinite(item):
+                        return False
+                elif item is not None and kind is not bool:
+                    return False
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def _to_json_slowly(value: Any) -> JsonText:

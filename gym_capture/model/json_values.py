@@ -10,6 +10,8 @@ import json
 from math import isfinite
 from typing import Any
 
+import msgspec
+
 MAX_DEPTH = 200
 """Deepest nesting of a value inside a derived record; strict encoders give up a little beyond."""
 
@@ -95,7 +97,11 @@ def parse_standard(text: str) -> Any:
         ValueError: the text is not standard JSON, or its value is not standard (`is_standard`).
         RecursionError: it is nested too deeply to be parsed.
     """
-    value = _decoder.decode(text)
+    try:
+        value = _decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        # It is no JSON, or the standard library can follow it further.
+        value = _decoder.decode(text)
     if not is_standard(value):
         raise ValueError("not standard JSON")
     return value
@@ -106,3 +112,4 @@ def _refuse(name: str) -> Any:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse)
+_decode = msgspec.json.Decoder().decode

@@ -44,6 +44,13 @@ def derive_fields(exchange: Mapping[str, Any]) -> dict[str, Any]:
         return _derive_plain(exchange)
 
 
+def reads_request(response: object) -> bool:
+    """Whether deriving the fields of an exchange with this response looks into its request: for the `model`, where the
+    response names none.
+    """
+    return not (isinstance(response, dict) and response.get("model"))
+
+
 def _derive_plain(exchange: Any) -> dict[str, Any]:
     """The fields of what is plain JSON in an exchange of any type."""
     try:
@@ -242,5 +249,6 @@ __all__ = [
     "derive_fields",
     "extract_token_stats",
     "payload_fields",
+    "reads_request",
     "record_view",
 ]

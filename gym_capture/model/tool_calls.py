@@ -6,7 +6,7 @@ The shape decides, not the declared dialect: a response with an `output` list is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gym_capture.model.json_values import as_text, clean_text, is_standard, parse_standard, plain_copy
@@ -26,7 +26,7 @@ def tool_calls_and_reasoning(response: dict[str, Any]) -> tuple[list[ToolCall], 
     """
     calls: list[ToolCall] = []
     reasoning: list[str] = []
-    for key, read in (("output", _read_output), ("choices", _read_choices), ("content", _read_content)):
+    for key, read in _READERS:
         parts = response.get(key)
         if isinstance(parts, list):
             for part in parts:
@@ -51,11 +51,12 @@ def _read_output(item: Any, calls: list[ToolCall], reasoning: list[str]) -> None
 
 def _read_choices(choice: Any, calls: list[ToolCall], reasoning: list[str]) -> None:
     message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(message, Mapping):
+    # An abstract type's check costs more than all the rest of an answer without tool calls.
+    if type(message) is not dict and not isinstance(message, Mapping):
         return
     for call in _listed(message.get("tool_calls")):
         function = call.get("function")
-        if not isinstance(function, Mapping):
+        if type(function) is not dict and not isinstance(function, Mapping):
             function = {}
         calls.append(_tool_call(call.get("id"), function.get("name"), _arguments(function.get("arguments"))))
     # Older servers say reasoning_content, newer ones reasoning; one answer has one of them, or both alike.
@@ -76,8 +77,8 @@ def _read_content(block: Any, calls: list[ToolCall], reasoning: list[str]) -> No
             reasoning.append(text)
 
 
-def _listed(parts: Any) -> Iterator[dict[str, Any]]:
-    return (part for part in parts if isinstance(part, dict)) if isinstance(parts, list) else iter(())
+def _listed(parts: Any) -> Iterable[dict[str, Any]]:
+    return (part for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
 
 
 def _tool_call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
@@ -113,3 +114,6 @@ def _text_or_none(value: Any) -> str | None:
         return as_text(value)
     except Exception:  # noqa: BLE001 - a value of any type, whose own methods may raise anything
         return None
+
+
+_READERS = (("output", _read_output), ("choices", _read_choices), ("content", _read_content))

@@ -11,26 +11,28 @@ from typing import Any
 
 from gym_capture.model.json_values import MAX_INTEGER_BITS
 
+_TOO_LARGE = 1 << MAX_INTEGER_BITS
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS = ("output_tokens_details", "completion_tokens_details")
 
 
-def _first_count(usage: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = usage.get(name)
-        # bool is an int to isinstance, and True tokens is malformed, not one token.
-        if type(value) is int and value >= 0 and value.bit_length() <= MAX_INTEGER_BITS:
-            return value
-    return None
+def _count(value: Any) -> int | None:
+    # bool is an int to isinstance, and True tokens is malformed, not one token.
+    return value if type(value) is int and 0 <= value < _TOO_LARGE else None
 
 
-def _first_detail(usage: Mapping[str, Any], groups: tuple[str, ...], *names: str) -> int | None:
+def _first_count(usage: Mapping[str, Any], name: str, other: str) -> int | None:
+    count = _count(usage.get(name))
+    return _count(usage.get(other)) if count is None else count
+
+
+def _first_detail(usage: Mapping[str, Any], groups: tuple[str, str], name: str, other: str | None = None) -> int | None:
     for group in groups:
         details = usage.get(group)
-        if details is None:
-            continue
-        if type(details) is dict or isinstance(details, Mapping):
-            count = _first_count(details, *names)
+        if details is not None and (type(details) is dict or isinstance(details, Mapping)):
+            count = _count(details.get(name))
+            if count is None and other is not None:
+                count = _count(details.get(other))
             if count is not None:
                 return count
     return None
@@ -56,16 +58,16 @@ def extract_token_stats(usage: Any) -> dict[str, int | None]:
         }
     tokens_in = _first_count(usage, "input_tokens", "prompt_tokens")
     tokens_out = _first_count(usage, "output_tokens", "completion_tokens")
-    cache_creation = _first_count(usage, "cache_creation_input_tokens")
-    beside = (_first_count(usage, "cache_read_input_tokens") or 0) + (cache_creation or 0)
+    cache_creation = _count(usage.get("cache_creation_input_tokens"))
+    beside = (_count(usage.get("cache_read_input_tokens")) or 0) + (cache_creation or 0)
     if beside:
         tokens_in = (tokens_in or 0) + beside
-    tokens_total = _first_count(usage, "total_tokens")
+    tokens_total = _count(usage.get("total_tokens"))
     if tokens_total is None and tokens_in is not None and tokens_out is not None:
         tokens_total = tokens_in + tokens_out
     tokens_reasoning = _first_detail(usage, _OUTPUT_DETAILS, "reasoning_tokens")
     if tokens_reasoning is None:
-        tokens_reasoning = _first_count(usage, "reasoning_output_tokens")
+        tokens_reasoning = _count(usage.get("reasoning_output_tokens"))
     return {
         "tokens_in": tokens_in,
         "tokens_out": tokens_out,

@@ -72,7 +72,7 @@ def _from_header(value: str | None) -> str:
 def verifier_declaration(exchange: Mapping[str, Any]) -> tuple[str, str] | None:
     """`(invocation_id, name)` as an exchange declares them; None without a valid declaration (two non-empty texts)."""
     declared = exchange.get(VERIFIER_KEY)
-    if not isinstance(declared, Mapping):
+    if declared is None or not isinstance(declared, Mapping):
         return None
     invocation_id, name = declared.get("invocation_id"), declared.get("name")
     if type(invocation_id) is str and type(name) is str and invocation_id and name:

@@ -7,14 +7,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gym_capture.client.blocking_mode import is_blocking
+
 T = TypeVar("T")
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, from a daemon thread of its own.
+    """What `call` returns or raises, from a daemon thread of its own; for a caller that blocks, from the caller's.
 
     No pool: one that a parent process filled is dead in a forked child, and its threads would be waited for at exit.
     """
+    if is_blocking():
+        # A further thread would have an allocator's arena of its own, and what was read would go there: page by page
+        # it is new memory each time.
+        return call()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

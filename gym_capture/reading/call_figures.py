@@ -18,7 +18,7 @@ class CallFigures(msgspec.Struct, kw_only=True, gc=False):
     Args:
         call_index: durable append order in the rollout.
         damaged: its record could not be read; all else but `stored_bytes` is unknown.
-        stored_bytes: what the exchange takes in the log; None: it lies in a NeMo Gym file.
+        stored_bytes: what the exchange takes in the log; None: it lies in none (sealed, or in a NeMo Gym file).
         started_at, completed_at: UTC Unix seconds.
         latency_total_ms, latency_ttft_ms: milliseconds.
     """

@@ -24,12 +24,19 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RolloutHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout. `expected`: whether it was among the expected ones; None when nobody said which they are."""
+    """One rollout.
+
+    Args:
+        damaged: calls of it that cannot be read.
+        failed: as `RolloutRow` has it.
+        expected: whether it was among the expected ones; None when nobody said which they are.
+    """
 
     rollout_id: str
     status: Status
     calls: int
-    failed: int
+    damaged: int
+    failed: int | None
     late: int
     gaps: list[Gap]
     expected: bool | None
@@ -79,6 +86,7 @@ def check_health(store: CaptureStore, expected: Iterable[str] | None = None) -> 
                 rollout_id=row.rollout_id,
                 status=row.status,
                 calls=row.calls,
+                damaged=row.damaged,
                 failed=row.failed,
                 late=row.late,
                 gaps=row.gaps,
@@ -91,7 +99,14 @@ def check_health(store: CaptureStore, expected: Iterable[str] | None = None) -> 
             row = overview.row(rollout_id)
             found.append(
                 RolloutHealth(
-                    rollout_id=rollout_id, status=row.status, calls=0, failed=0, late=0, gaps=row.gaps, expected=True
+                    rollout_id=rollout_id,
+                    status=row.status,
+                    calls=0,
+                    damaged=0,
+                    failed=row.failed,
+                    late=0,
+                    gaps=row.gaps,
+                    expected=True,
                 )
             )
     found.sort(key=lambda each: each.rollout_id)

@@ -172,7 +172,7 @@ def _fits(query: OverviewQuery, row: RolloutRow) -> bool:
     return (
         (not query.model or any(query.model.lower() in model.lower() for model in row.models))
         and (query.status is None or row.status == query.status)
-        and (not query.errors or row.failed > 0)
+        and (not query.errors or bool(row.failed))
         and (not query.gaps or bool(row.gaps))
     )
 

@@ -28,9 +28,11 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
         gaps: what a merge would name now.
         models: each that answered, sorted.
         first_at, last_at: the first call's start and the last one's end, UTC Unix seconds.
-        failed: calls with an error; `errors` has them by category.
+        failed: calls with an error, of those that can be read; None: none can, and some are missing or damaged.
+            `errors` has them by category.
         verifier_calls: calls of verifiers.
-        stored_bytes: what the calls take in the log; None: they lie in a NeMo Gym file.
+        stored_bytes: what the calls take in the log; None: they lie in no log (the run was sealed, or they are in a
+            NeMo Gym file).
     """
 
     rollout_id: str
@@ -49,7 +51,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_out: int | None
     tokens_reasoning: int | None
     cached_tokens: int | None
-    failed: int
+    failed: int | None
     errors: dict[str, int]
     verifier_calls: int
     latency_sum_ms: float | None
@@ -143,10 +145,11 @@ class RolloutTally:
     def _made(self, standing: RolloutStanding) -> RolloutRow:
         calls = self.seen if standing.calls is None else standing.calls
         damaged = self.damaged + standing.damaged
+        status = status_of(calls=calls, damaged=damaged, reasons=standing.reasons, outstanding=standing.outstanding)
         return RolloutRow(
             rollout_id=standing.rollout_id,
             generation=standing.generation,
-            status=status_of(calls=calls, damaged=damaged, reasons=standing.reasons, outstanding=standing.outstanding),
+            status=status,
             calls=calls,
             damaged=damaged,
             outstanding=standing.outstanding,
@@ -162,7 +165,7 @@ class RolloutTally:
             first_at=self.first_at,
             last_at=self.last_at,
             **dict(zip(_TOKENS, self.tokens, strict=True)),
-            failed=self.errors.total(),
+            failed=None if status == "incomplete" and calls <= damaged else self.errors.total(),
             errors=dict(sorted(self.errors.items())),
             verifier_calls=self.verifier_calls,
             latency_sum_ms=compensated_sum(self.latencies) if self.latencies else None,

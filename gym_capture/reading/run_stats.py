@@ -48,18 +48,20 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         calls: call indexes that were given, damaged ones included.
+        failed: calls with an error, of those that can be read; None: none can, and some are missing or damaged.
         statuses: rollouts by status.
         gaps: rollouts by the code of each gap that a merge would name now.
         reasons: missing calls by incompleteness reason.
         errors: failed calls by category.
         calls_per_rollout: of the rollouts that have any.
-        stored_bytes: what the calls take in the log; None: all of them lie in NeMo Gym files.
+        stored_bytes: what the calls take in the log; None: none of them lies in a log (the run was sealed, or they are
+            in NeMo Gym files).
     """
 
     directory: str
     rollouts: int
     calls: int
-    failed: int
+    failed: int | None
     damaged: int
     outstanding: int
     late: int
@@ -149,7 +151,7 @@ def run_stats(store: CaptureStore) -> RunStats:
         directory=store.directory,
         rollouts=rollouts,
         calls=calls,
-        failed=whole.errors.total(),
+        failed=None if statuses["incomplete"] and not whole.calls else whole.errors.total(),
         damaged=damaged,
         outstanding=outstanding,
         late=late,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from gym_capture.errors import DamagedLog
 from gym_capture.model.codec import FrameRef, checksum
 from gym_capture.model.exchange import open_part, open_text
+from gym_capture.model.history import MessageRun, run_of
 from gym_capture.model.rollout_state import Entry, History, HistoryPiece
 from gym_capture.model.rows import Part, PartFlag, Row
 from gym_capture.storage.files import Files
@@ -50,11 +51,11 @@ class Messages:
         self._found: dict[History, dict[int, bytes]] = {}
         self._read_to: dict[History, int] = {}
 
-    def of(self, entry: Entry) -> Callable[[int], bytes]:
-        """The messages that an entry refers to, by number. What it returns raises DamagedLog where one is damaged."""
+    def of(self, entry: Entry) -> MessageRun:
+        """The messages that an entry refers to. What it returns raises DamagedLog where one is damaged."""
         history = entry.history
         if history is None:
-            return _no_message
+            return run_of({})
         found = self._found.setdefault(history, {})
         read_to = self._read_to.get(history, 0)
         if read_to < entry.messages:
@@ -62,11 +63,7 @@ class Messages:
                 self._read(piece, found)
             self._read_to[history] = entry.messages
 
-        def message(number: int) -> bytes:
-            data = found.get(number)
-            return _no_message(number) if data is None else data
-
-        return message
+        return run_of(found)
 
     def _read(self, piece: HistoryPiece, found: dict[int, bytes]) -> None:
         start = min(part.offset for part in piece.parts)
@@ -84,10 +81,6 @@ class Messages:
                 found.update(piece.within(opened))
             else:
                 found[number] = opened
-
-
-def _no_message(number: int) -> bytes:
-    raise DamagedLog(f"message {number} of its history is damaged or missing")
 
 
 def open_skeleton(files: Files, entry: Entry, part: Part) -> bytes:

@@ -36,6 +36,14 @@ class BrokenPart(NamedTuple):
     offset: int
 
 
+class ReadDataset(NamedTuple):
+    """A sealed dataset that was read: its folder, and how many Parquet files of how many bytes it has there."""
+
+    folder: str
+    files: int
+    size: int
+
+
 @dataclass(slots=True)
 class VerifyReport:
     """What `verify` found.
@@ -50,6 +58,7 @@ class VerifyReport:
         files: small files that do not say what their writer wrote.
         checkpoints: those that do not say what the log says. They are a cache: no evidence depends on them.
         lines: damaged lines of NeMo Gym's files, by rollout (where the log knows the id too, its file does not count).
+        datasets: what there was instead of a log, where the run was sealed.
     """
 
     log: RecoveryReport
@@ -61,6 +70,7 @@ class VerifyReport:
     files: list[FileDamage] = field(default_factory=list)
     checkpoints: list[FileDamage] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
+    datasets: list[ReadDataset] = field(default_factory=list)
 
     def __add__(self, other: VerifyReport) -> VerifyReport:
         """What both found, of another shard say."""
@@ -74,6 +84,7 @@ class VerifyReport:
             files=self.files + other.files,
             checkpoints=self.checkpoints + other.checkpoints,
             lines=self.lines | other.lines,
+            datasets=self.datasets + other.datasets,
         )
 
     @property
@@ -146,11 +157,11 @@ def _torn_requests(files: Files, rollout: RolloutState) -> Iterator[BrokenPart]:
     for entry in rollout.entries:
         if entry.history is None:
             continue
-        message = messages.of(entry)
+        run = messages.of(entry)
         for part in entry.parts:
             if part.flags & PartFlag.HISTORY:
                 try:
                     for number in references(open_skeleton(files, entry, part), part.raw, entry.messages):
-                        message(number)
+                        run(number, 1)
                 except DamagedLog:
                     yield _broken_part(rollout.id, rollout.generation, entry.call_index, part, entry.ref)

@@ -141,18 +141,18 @@ class _Pages:
 
 
 def viewer_app(
-    directory: Path, token: str, hosts: Collection[str], executor: Executor, slice_s: float = SLICE_S
+    place: str | Path, token: str, hosts: Collection[str], executor: Executor, slice_s: float = SLICE_S
 ) -> ASGIApp:
     """The application.
 
     Args:
-        directory: the capture directory, absolute; it is opened by the first request.
+        place: the capture directory, absolute, or the URI of a sealed run; it is opened by the first request.
         token: what every path begins with.
         hosts: what the Host header may say.
-        executor: of one thread, which then reads the directory.
+        executor: of one thread, which then reads what was captured.
         slice_s: how long one request may read ahead, seconds.
     """
-    pages = _Pages(Captured(directory, slice_s), executor)
+    pages = _Pages(Captured(place, slice_s), executor)
     routes = [
         Route("/", _index),
         pages.route("/api/run", pages.run),

@@ -1,4 +1,4 @@
-"""A capture directory as the viewer keeps it: opened once, refreshed when its files change, read ahead in slices.
+"""A capture as the viewer keeps it: opened once, refreshed when its directory's files change, read ahead in slices.
 
 A page is never kept waiting for 100,000 rollouts: whatever needs the records of all is told how far reading has come,
 and asks again. Whoever asks moves it on; nothing is read while nobody looks.
@@ -18,7 +18,8 @@ import msgspec
 from gym_capture.reading.rollout_overview import OverviewPage, OverviewQuery, RolloutOverview
 from gym_capture.reading.rollout_tally import RolloutRow
 from gym_capture.storage import names
-from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.remote.opening import files_at
+from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_marker import require_capture_directory
 from gym_capture.storage.standing import RolloutStanding
 from gym_capture.storage.store import CaptureStore
@@ -47,15 +48,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Captured:
-    """One directory. For one thread; `look` first, then the rest.
+    """One directory, or one sealed run elsewhere. For one thread; `look` first, then the rest.
 
     Args:
-        directory: the absolute path.
+        place: the directory's absolute path, or a URI.
         slice_s: how long `read_ahead` goes on, seconds.
     """
 
-    def __init__(self, directory: Path, slice_s: float = SLICE_S) -> None:
-        self._directory = directory
+    def __init__(self, place: str | Path, slice_s: float = SLICE_S) -> None:
+        self._place = place
         self._slice_s = slice_s
         self._opened: OpenedDirectory | None = None
         self.session = secrets.token_hex(4)
@@ -72,14 +73,15 @@ class Captured:
 
         Raises:
             CaptureDirectoryError, MissingRunMarker, FormatError: it is (no longer) a capture directory.
+            RemoteUnavailable, DamagedLog: no sealed run lies at the URI, or it cannot be opened.
             OSError: it cannot be read. The next look opens it anew.
         """
         try:
-            files = _files_of(self._directory)
+            files = _files_of(self._place)
             opened = self._opened
             if opened is None or files.get(names.RUN) != opened.files.get(names.RUN):
                 self._changes += 1
-                opened = self._opened = OpenedDirectory(self._directory, files, self._slice_s)
+                opened = self._opened = OpenedDirectory(self._place, files, self._slice_s)
             elif files != opened.files:
                 self._changes += 1
                 opened.refresh(files)
@@ -91,13 +93,13 @@ class Captured:
 
 
 class OpenedDirectory:
-    """What was read of a directory, while it is the same run's."""
+    """What was read of a directory (or at a URI), while it is the same run's."""
 
-    def __init__(self, directory: Path, files: dict[str, _Stat], slice_s: float) -> None:
-        posix = PosixFiles(directory)
-        require_capture_directory(posix)
+    def __init__(self, place: str | Path, files: dict[str, _Stat], slice_s: float) -> None:
+        opened = files_at(place)
+        require_capture_directory(opened)
         self.files = files
-        self.store = CaptureStore(posix)
+        self.store = CaptureStore(opened)
         self._slice_s = slice_s
         self._calls = ReadCalls()
         self._overview = RolloutOverview(self.store, self._calls.hear)
@@ -190,11 +192,15 @@ class OpenedDirectory:
         return standing, beside
 
 
-def _files_of(directory: Path) -> dict[str, _Stat]:
+def _files_of(place: str | Path) -> dict[str, _Stat]:
     """The files that count, those of a run's shards too, each with inode, size and time.
 
-    Beats and tokens are none of them: they say nothing about what was captured.
+    Beats and tokens are none of them: they say nothing about what was captured. What lies at a URI was sealed, and
+    does not change: it is not looked at.
     """
+    if is_uri(place):
+        return {}
+    directory = Path(place)
     listed = os.listdir(directory)
     found = _stats_of(directory, "", listed)
     for shard in names.shards_in(listed):

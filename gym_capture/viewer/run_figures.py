@@ -36,7 +36,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     rollouts: int
     calls: int
-    failed: int
+    failed: int | None
     damaged: int
     outstanding: int
     late: int
@@ -109,7 +109,7 @@ class ReadCalls:
         return RunFigures(
             rollouts=rollouts,
             calls=counted,
-            failed=errors.total(),
+            failed=None if statuses["incomplete"] and not calls else errors.total(),
             damaged=damaged,
             outstanding=outstanding,
             late=late,

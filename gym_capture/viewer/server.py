@@ -30,11 +30,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(directory: Path, port: int, on_ready: Callable[[str], None]) -> None:
+async def serve(place: str | Path, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Call it in a process's main thread.
 
     Args:
-        directory: the capture directory, absolute.
+        place: the capture directory, absolute, or the URI of a sealed run.
         port: 0: any free one.
         on_ready: told the address, token included, once the viewer listens.
 
@@ -54,7 +54,7 @@ async def serve(directory: Path, port: int, on_ready: Callable[[str], None]) -> 
     with ThreadPoolExecutor(1, "gym-capture-viewer") as executor, listener:
         server = _Server(
             uvicorn.Config(
-                viewer_app(directory, token, hosts_of(port), executor),
+                viewer_app(place, token, hosts_of(port), executor),
                 ws="none",
                 lifespan="off",
                 access_log=False,  # its lines would have the token in them

@@ -61,7 +61,13 @@ def test_a_sealed_run_looks_as_before_and_is_exported_imported_and_tabled(tmp_pa
     assert (told["rollouts"], told["calls"], told["segments"], told["lost"], told["damaged"]) == (2, 3, 1, 0, 0)
     after = [json.loads(ran(*looked(words, directory), "--json").stdout) for words in LOOKS]
     assert without_sizes(after) == without_sizes(before)
-    assert document("verify", directory)["sound"] is True
+    found = document("verify", directory)
+    files = list((directory / "sealed-00000002").glob("*.parquet"))
+    read = {"folder": "sealed-00000002", "files": 2, "bytes": sum(file.stat().st_size for file in files)}
+    assert (found["sound"], found["datasets"]) == (True, [read])
+    lines = [line.split() for line in ran("verify", directory).stdout.splitlines()]
+    assert ["dataset", "sealed-00000002:", "2", "files,", f"{read['bytes']:,}", "bytes"] in lines
+    assert not {"segments", "frames", "parts", "tears", "cuts", "checkpoints"} & {line[0] for line in lines}
     assert document("verify", directory, "--repair")["repair"]["segments"] == []
     assert document("seal", directory)["segments"] == 0
     again = tmp_path / "again"
@@ -119,7 +125,9 @@ def test_commands_on_a_sealed_run_with_a_damaged_file_show_the_rest_and_name_it(
     assert shown["status"] == "incomplete"
     assert (stats["calls"], stats["damaged"]) == (3, 3 if kind == "calls" else 0)
     assert (checked["healthy"], checked["damaged"]) == (False, True)
-    assert part.name in ran("verify", directory, code=4).stdout
+    lines = ran("verify", directory, code=4).stdout.splitlines()
+    assert sum("what=" in line for line in lines) == len(told["damage"])
+    assert any(f"what=file file=sealed-00000002/{part.name}" in line for line in lines)
 
 
 def test_a_part_that_is_lost_whole_is_told_by_every_command(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_a_damaged_log_names_the_file_and_shows_the_rest(captures: Path, words: 
     ran = look(words, captures)
     assert ran.exit_code == (Exit.DAMAGE if words[0] == "check" else Exit.OK)
     assert f"damaged: the header of {segment.name} cannot be read" in ran.stderr
+    if words[0] == "check":
+        assert ran.stdout.startswith("DAMAGED: bytes that had been synced cannot be read; the rollouts that are known")
     assert "7-0" in ran.stdout or words[0] in ("stats", "check") or "--gaps" in words
 
 
@@ -102,6 +104,17 @@ def test_a_damaged_payload_is_shown_as_such(captures: Path) -> None:
     ran = look(("show", "7-0"), captures)
     assert "DAMAGED: this call's payloads cannot be read" in ran.stdout
     assert "7-0" in ran.stdout
+
+
+def test_of_calls_that_cannot_be_read_nobody_is_told_that_none_failed(tmp_path: Path) -> None:
+    written(tmp_path, {"7-0": [chat("a", [user("hi")], error_category="rate_limit")]})
+    flip(tmp_path, b"rate_limit")
+    assert invoke("ls", tmp_path).stdout.splitlines()[1].split()[:4] == ["7-0", "incomplete", "1", "-"]
+    assert "calls               1 (- failed, 1 damaged)" in invoke("stats", tmp_path).stdout
+    assert "1, - of them failed" in invoke("show", tmp_path, "7-0").stdout
+    ran = invoke("check", tmp_path)
+    assert ran.exit_code == Exit.EVIDENCE_MISSING
+    assert "calls     1 (1 damaged)" in ran.stdout
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=" ".join)

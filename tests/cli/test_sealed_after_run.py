@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gym_capture.cli import run as run_module
+from gym_capture.cli.exits import Exit
 from gym_capture.cli.main import app
 from gym_capture.collect.summary import Summary
 from gym_capture.storage.store import CaptureStore
@@ -53,12 +54,25 @@ def test_the_command_that_seals_it_later_can_be_pasted_whatever_the_paths(
     directory.mkdir(parents=True)
     written(directory, {"first": [chat("a", [user("one")])]}, Batch().claim("first", 1))
     uri = f"file://{tmp_path}/archive;x&y"
+    for_scripts = json.loads(ran(directory, f"seal.to={uri}", "--json", code=1).stdout)
+    assert (for_scripts["sealed"], for_scripts["exit_status"]) == (None, 1)
+    assert "1 claims are open" in for_scripts["not_sealed"]
+    assert command_in(for_scripts["not_sealed"].partition("there; ")[2])[:3] == ["gym-capture", "seal", str(directory)]
     failed = ran(directory, f"seal.to={uri}", code=1)
     assert "1 claims are open" in failed.stderr
     told = failed.stderr[failed.stderr.index("All that was collected is there") :]
     assert command_in(told) == ["gym-capture", "seal", str(directory), "--to", uri]
-    assert collected == [directory]
+    assert collected == [directory] * 2
     assert not (tmp_path / "archive;x&y").exists()
+
+
+def test_a_run_that_did_not_end_well_says_so_to_scripts_too(
+    tmp_path: Path, collected: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "exit_status", lambda *_: Exit.EVIDENCE_MISSING)
+    told = json.loads(ran(tmp_path / "run", "seal.after_run=true", "--json", code=3).stdout)
+    assert told["sealed"] is None
+    assert "not sealed, for the run did not end well; `gym-capture seal" in told["not_sealed"]
 
 
 def test_a_place_that_is_taken_or_in_the_run_is_refused_before_the_run(tmp_path: Path, collected: list[Path]) -> None:
@@ -75,6 +89,6 @@ def test_run_again_after_it_was_sealed_all_is_found_there(tmp_path: Path, collec
     uri = f"file://{tmp_path}/archive"
     for sent in (6, 0):
         told = json.loads(ran(tmp_path / "run", f"seal.to={uri}", "--json", code=0).stdout)
-        assert (told["exit_status"], told["sealed"]["carried"]["sent"]) == (0, sent)
+        assert (told["exit_status"], told["sealed"]["carried"]["sent"], "not_sealed" in told) == (0, sent, False)
     assert CaptureStore(uri).rollout_ids() == ["first"]
     assert len(collected) == 2

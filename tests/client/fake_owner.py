@@ -11,6 +11,7 @@ from gym_capture.client.transport import Message
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
 from gym_capture.model.codec import FrameRef
 from gym_capture.model.exchange import open_exchange, open_part, open_text
+from gym_capture.model.history import MessageRun, run_of
 from gym_capture.model.ledger import Ledger, Repeated
 from gym_capture.model.messages import (
     PREFIX_BYTES,
@@ -193,13 +194,13 @@ class FakeOwner:
         [part] = [part for part in entry.parts if part.kind == kind]
         return open_text(part, self._stored(entry.ref, part), entry.messages, self._messages(entry))
 
-    def _messages(self, entry: Entry) -> Callable[[int], bytes]:
+    def _messages(self, entry: Entry) -> MessageRun:
         found: dict[int, bytes] = {}
         for piece in entry.history.pieces(entry.messages) if entry.history is not None else ():
             for number, part in enumerate(piece.parts, piece.first):
                 data = open_part(part, self._stored(piece.ref, part))
                 found.update(piece.within(data) if piece.ranges else [(number, data)])
-        return found.__getitem__
+        return run_of(found)
 
     # -- what it hears ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from gym_capture.errors import DamagedLog
 from gym_capture.model import history
 from gym_capture.model.codec import checksum
-from gym_capture.model.history import Stretch, digest_of, references, resolve, weave
-from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, find_regions
+from gym_capture.model.history import MessageRun, Stretch, digest_of, references, resolve, run_of, weave
+from gym_capture.model.json_elements import MIN_ELEMENT_BYTES, Element, Known, find_regions
 
 LONG = "x" * 40
 
@@ -45,7 +44,7 @@ class Stored:
             self.messages.append(message)
         assert woven.needs <= len(self.messages)
         assert references(woven.skeleton, len(text), woven.needs) <= set(range(woven.needs))
-        return resolve(woven.skeleton, len(text), woven.needs, self.messages.__getitem__)
+        return resolve(woven.skeleton, len(text), woven.needs, run_of(dict(enumerate(self.messages))))
 
 
 def chat(messages: list[Any], **others: Any) -> bytes:
@@ -101,6 +100,68 @@ def test_whatever_is_sent_comes_back_byte_for_byte(sent: list[bytes]) -> None:
         found = elements_of(text)
         assert all(text[start:end] == data for start, end, data in found)
         assert all(one[1] <= other[0] for one, other in pairwise(found))
+
+
+@settings(deadline=None)
+@given(texts(), st.data())
+def test_what_is_found_around_what_is_known_lies_in_the_text_and_outside_of_it(
+    text: bytes, data: st.DataObject
+) -> None:
+    known = {}
+    for key in data.draw(st.sets(st.sampled_from(["messages", "input", "tools"]), min_size=1)):
+        at = data.draw(st.integers(0, len(text)))
+        known[key] = Known(at, data.draw(st.integers(0, len(text) - at)), 1)
+    for region in find_regions(text):
+        if region.key and data.draw(st.booleans()):
+            known[region.key] = Known(region.start, region.end - region.start, region.listed)
+    regions = find_regions(text, known)
+    assert all(one.end <= other.start for one, other in pairwise(regions))
+    for region in regions:
+        behind = region.start + region.known_bytes
+        if region.known_bytes:
+            assert (region.start, region.known_bytes) == known[region.key][:2]
+        for start, end, element in region.elements:
+            assert behind <= start < end <= region.end
+            assert text[start:end] == element
+            behind = end
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n  "])
+def test_lists_that_go_on_are_found_around_what_they_begin_with(space: str) -> None:
+    def written(tools: int, messages: int) -> bytes:
+        body = {"system": LONG, "tools": [message(-each) for each in range(tools)], "n": "é", "messages": []}
+        body |= {"messages": ["short", *map(message, range(messages))], "input": [message(9)], "instructions": LONG}
+        return json.dumps(body, indent=None if space == "" else space).encode()
+
+    before = {region.key: region for region in find_regions(written(2, 3)) if region.key in ("tools", "messages")}
+    known = {key: Known(each.start, each.end - each.start, each.listed) for key, each in before.items()}
+    for text in (written(2, 3), written(2, 5)):
+        whole, around = find_regions(text), find_regions(text, known)
+        assert [region[:4] for region in around] == [region[:4] for region in whole]
+        assert [region.known_bytes for region in around] == [0, known["tools"].length, known["messages"].length, 0, 0]
+        behind = known["messages"].at + known["messages"].length
+        assert around[1].elements == []
+        assert around[2].elements == [each for each in whole[2].elements if each[0] > behind]
+    moved = written(3, 5)  # where messages are now is for the caller to say
+    assert find_regions(moved, known) != find_regions(moved)
+    assert find_regions(moved, {"messages": Known(0, 9, 1), "tools": Known(5, 9, 1)}) == find_regions(moved)
+
+
+def test_lists_that_moved_go_on_from_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    digested: list[bytes] = []
+
+    def noting(data: bytes) -> bytes:
+        digested.append(data)
+        return digest_of(data)
+
+    monkeypatch.setattr(history, "digest_of", noting)
+    stored = Stored()
+    for turn in range(1, 5):
+        messages, tools = [message(index) for index in range(turn)], [message(-1), message(-2)]
+        text = json.dumps({"user": "u" * turn, "messages": messages, "n": "z" * turn, "tools": tools}).encode()
+        digested.clear()
+        assert stored.through(text) == text
+        assert len(digested) == (3 if turn == 1 else 1)
 
 
 @settings(deadline=None)
@@ -230,9 +291,9 @@ def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.Mo
         assert woven is not None
         asked.clear()
 
-        def ask(number: int, stored: Stored = stored) -> bytes:
-            asked.append(number)
-            return stored.messages[number]
+        def ask(number: int, count: int, stored: Stored = stored) -> list[bytes]:
+            asked.extend(range(number, number + count))
+            return stored.messages[number : number + count]
 
         resolve(woven.skeleton, len(texts_sent[0]), woven.needs, ask)
         assert len(asked) == size + 1
@@ -281,6 +342,16 @@ def test_a_list_of_the_first_request_that_comes_again_is_one_message_and_one_tha
     assert (stretch.length, stretch.listed, stretch.operations, stretch.needs) == (len(pieces[0]), 2, [[5, 1]], 6)
 
 
+def test_what_two_lists_claim_to_begin_with_is_looked_into_again() -> None:
+    text = chat([message(1, 200), message(2, 200)], tools=[message(-1)])
+    fresh = weave(text, {}, 0)
+    assert fresh is not None
+    known = {digest: number for number, digest in enumerate(fresh.digests)}
+    both = weave(text, known, 3, {**fresh.stretches, "input": fresh.stretches["messages"]})
+    assert both is not None
+    assert (both.skeleton, both.messages, both.stretches) == (fresh.skeleton, [], fresh.stretches)
+
+
 def test_a_list_that_holds_messages_as_text_is_looked_into_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = chat([message(1, 200), message(2, 200)])
     one = weave(text, {digest_of(json.dumps(message(1, 200), separators=(",", ":")).encode()): 0}, None)
@@ -305,10 +376,10 @@ def test_every_flipped_bit_of_a_skeleton_is_noticed() -> None:
         damaged = bytearray(skeleton)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedLog):
-            resolve(bytes(damaged), len(text), 3, messages.__getitem__)
+            resolve(bytes(damaged), len(text), 3, run_of(dict(enumerate(messages))))
 
 
-def never(number: int) -> bytes:
+def never(number: int, count: int) -> list[bytes]:
     raise AssertionError("no message may be asked for")
 
 
@@ -340,15 +411,26 @@ def test_a_skeleton_cannot_make_more_of_little() -> None:
     """A run of long messages, again and again, ends where the part's length ends."""
     asked = 0
 
-    def big(number: int) -> bytes:
+    def big(number: int, count: int) -> list[bytes]:
         nonlocal asked
-        asked += 1
-        return b"z" * 1000
+        asked += count
+        return [b"z" * 1000] * count
 
-    bomb = msgspec.msgpack.encode([0, *([[0, 1000, b","]] * 1000)])
-    with pytest.raises(DamagedLog):
-        resolve(bomb, 10_000, 1000, big)
-    assert asked < 20
+    def bomb(count: int) -> bytes:
+        return msgspec.msgpack.encode([0, *([[0, count, b","]] * 1000)])
+
+    with pytest.raises(DamagedLog, match="more bytes"):
+        resolve(bomb(1000), 10_000, 1000, big)
+    assert not asked, "so many messages have more bytes, whatever they are"
+    with pytest.raises(DamagedLog, match="more bytes"):
+        resolve(bomb(10), 10_000, 1000, big)
+    assert asked == 10
+
+
+def test_a_message_that_is_missing_from_a_run_is_named() -> None:
+    text, skeleton, messages = whole()
+    with pytest.raises(DamagedLog, match="message 1 of"):
+        resolve(skeleton, len(text), 3, run_of({0: messages[0], 2: messages[2]}))
 
 
 def test_a_skeleton_that_refers_to_more_messages_than_its_text_has_bytes_is_not_followed() -> None:
@@ -360,9 +442,9 @@ def test_a_skeleton_that_refers_to_more_messages_than_its_text_has_bytes_is_not_
 
 def test_a_damaged_message_is_not_taken_for_the_text() -> None:
     text, skeleton, messages = whole()
-    swapped: list[Callable[[int], bytes]] = [
-        [messages[1], messages[0], messages[2]].__getitem__,
-        [messages[0], messages[0], messages[2]].__getitem__,
+    swapped: list[MessageRun] = [
+        run_of({0: messages[1], 1: messages[0], 2: messages[2]}),
+        run_of({0: messages[0], 1: messages[0], 2: messages[2]}),
     ]
     for other in swapped:
         with pytest.raises(DamagedLog):

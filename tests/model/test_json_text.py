@@ -19,6 +19,7 @@ from hypothesis import example, given, settings
 from pydantic import BaseModel
 
 from gym_capture.errors import InvalidExchange
+from gym_capture.model import json_text
 from gym_capture.model.json_text import decode_json, encode_json, to_json
 from tests.model.exact import exact
 
@@ -30,6 +31,10 @@ values = st.recursive(
     lambda children: st.lists(children, max_size=5) | st.dictionaries(any_text, children, max_size=5),
     max_leaves=20,
 )
+
+
+PAD = "p" * 20_000
+"""Beside so much text in few values, values are looked at instead of read back."""
 
 
 def leaves(value: Any) -> list[Any]:
@@ -66,6 +71,10 @@ def test_any_json_value_comes_back_as_it_was_and_is_flagged_right(value: Any) ->
     assert flagged == nonstandard
     assert exact(json.loads(text)) == exact(value)
     assert exact(to_json(value).value) == exact(value)
+    padded = to_json({"pad": PAD, "value": value})
+    assert (padded.nonstandard, padded.converted) == (nonstandard, False)
+    assert exact(padded.value) == exact({"pad": PAD, "value": value})
+    assert exact(json.loads(padded.text)) == exact(padded.value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -241,6 +250,10 @@ def test_objects_are_what_they_stand_for_and_that_is_told(value: Any, text: str)
     assert encoded.text.decode() == text
     assert encoded.converted
     assert exact(encoded.value) == exact(json.loads(text))
+    padded = to_json([PAD, {"inside": [value]}])
+    assert padded.text.decode() == f'["{PAD}",{{"inside":[{text}]}}]'
+    assert (padded.nonstandard, padded.converted) == (encoded.nonstandard, True)
+    assert exact(padded.value) == exact([PAD, {"inside": [json.loads(text)]}])
 
 
 @pytest.mark.parametrize("value", [OrderedDict(b=1, a=2), {"role": Role.USER, "level": Level.HIGH}, [True, 1, 1.0]])
@@ -285,16 +298,74 @@ class Endless:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_has_no_json_form_is_refused_with_a_reason(value: Any, message: str) -> None:
-    with pytest.raises(InvalidExchange, match=message):
-        encode_json(value)
+    for each in (value, [PAD, {"inside": [value]}]):
+        with pytest.raises(InvalidExchange, match=message):
+            encode_json(each)
 
 
-def test_what_was_encoded_shares_nothing_with_what_was_given() -> None:
-    value = {"messages": [{"role": "user"}]}
+@pytest.mark.parametrize("content", ["short", PAD])
+def test_what_was_encoded_shares_nothing_with_what_was_given(content: str) -> None:
+    value = {"messages": [{"role": "user", "content": content}]}
     encoded = to_json(value)
     value["messages"][0]["role"] = "changed"
-    assert encoded.value == {"messages": [{"role": "user"}]}
+    assert encoded.value == {"messages": [{"role": "user", "content": content}]}
     assert msgspec.json.decode(encoded.text) == encoded.value
+
+
+class Sly(dict[str, Any]):
+    """Says that it equals anything, and is written as something else than its items."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("not to be compared")
+
+    def __iter__(self) -> Any:
+        raise ValueError("not to be gone through")
+
+    __hash__ = None
+
+
+def test_values_whose_own_methods_raise_are_refused_or_kept_as_what_they_hold() -> None:
+    value = [PAD, Sly(a=1)]
+    encoded = to_json(value)
+    assert encoded.text.decode() == f'["{PAD}",{{"a":1}}]'
+    assert encoded.converted
+
+
+@pytest.mark.parametrize("deep", [60, 70, 150])
+def test_nesting_beside_long_text_is_kept(deep: int) -> None:
+    value = {"pad": PAD, "value": nested(deep // 2)}
+    encoded = to_json(value)
+    assert (encoded.value, encoded.nonstandard, encoded.converted) == (value, False, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "read_back"),
+    [
+        ({"pad": PAD, "n": [2**64 - 1, -(2**63), 0.5, True, None, "é", {"k": []}]}, 0),
+        ([PAD, 2**64], 1),
+        ([PAD, -(2**63) - 1], 1),
+        ([PAD, (1,)], 1),
+        ([PAD, OrderedDict(a=1)], 1),
+        ({"pad": PAD, Word("w"): 1}, 1),
+        ([PAD, Role.USER], 1),
+        ([PAD, *range(len(PAD))], 1),
+        ({"pad": "short"}, 1),
+        ([PAD, nested(40)], 1),
+    ],
+    ids=range(10),
+)
+def test_only_what_is_not_json_of_few_values_is_read_back(
+    value: Any, read_back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def noting(text: bytes) -> Any:
+        decoded.append(text)
+        return msgspec.json.decode(text)
+
+    monkeypatch.setattr(json_text, "_decode", noting)
+    encode_json(value)
+    assert len(decoded) == read_back
 
 
 def test_integers_that_the_interpreter_refuses_to_write_keep_every_digit() -> None:

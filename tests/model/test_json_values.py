@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from enum import IntEnum
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import example, given, settings
 
 from gym_capture.model import scalars
 from gym_capture.model.json_values import (
@@ -109,3 +112,34 @@ def test_boolean(value: object, expected: bool | None) -> None:
 @pytest.mark.parametrize(("value", "expected"), [("x", "x"), ("", ""), ("\ud800", "\\ud800"), (5, None), (b"x", None)])
 def test_text(value: object, expected: str | None) -> None:
     assert scalars.text(value) == expected
+
+
+def read_by_the_standard_library(text: str) -> str | None:
+    """The value as exact text; None where it is not standard."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(name)
+
+    try:
+        value = json.JSONDecoder(parse_constant=refuse).decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return exact(value) if is_standard(value) else None
+
+
+@settings(deadline=None)
+@given(st.text(alphabet='{}[]",:0123456789.eE-+ntfNaIi\\u \ud800é', max_size=30) | st.text(max_size=20).map(json.dumps))
+@example('{"a":"\ud800","a":1}')
+@example('{"a":"\\ud800","a":1}')
+@example("1e400")
+@example(str(2**64))
+@example("1" * 4000)
+@example("\ufeff{}")
+@example('{"a":%s,"a":1}' % ("[" * 900 + "]" * 900))
+@example("[" * 100_000)
+def test_arguments_are_what_the_standard_library_reads_in_them(text: str) -> None:
+    try:
+        found = exact(parse_standard(text))
+    except (ValueError, RecursionError):
+        found = None
+    assert found == read_by_the_standard_library(text)

@@ -16,6 +16,7 @@ from gym_capture.reading.difference import Change, difference_of
 from gym_capture.reading.health import check_health, expected_ids
 from gym_capture.reading.nearest import nearest_ids
 from gym_capture.reading.new_calls import NewCalls
+from gym_capture.reading.rollout_overview import RolloutOverview
 from gym_capture.reading.run_stats import distribution, run_stats
 from gym_capture.reading.timeline import timeline_of
 from gym_capture.storage.names import nemo_gym_file
@@ -110,6 +111,20 @@ def test_a_runs_figures(tmp_path: Path) -> None:
     assert dict(found.latency_ms.quantiles)[0.5] == 300.0
     assert (found.latency_ms.count, found.ttft_ms.count, found.calls_per_rollout.mean) == (5, 1, 2.5)
     assert (found.first_at, found.last_at) == (1000.0, 1005.0)
+
+
+def test_where_no_call_can_be_read_nobody_knows_how_many_failed(tmp_path: Path) -> None:
+    rollouts = {"a": [chat("1", [user("one")], **RATE_LIMIT)], "b": [chat("2", [], error_category="timeout")]}
+    written(tmp_path, rollouts)
+    flip(tmp_path, b"rate_limit")
+    store = CaptureStore(tmp_path)
+    assert [(row.damaged, row.failed) for row in RolloutOverview(store).rows()] == [(1, None), (0, 1)]
+    assert run_stats(store).failed == 1  # of the calls that can be read
+    [damaged] = check_health(store).unhealthy
+    assert (damaged.calls, damaged.damaged, damaged.failed) == (1, 1, None)
+    flip(tmp_path, b"timeout")
+    found = run_stats(CaptureStore(tmp_path))
+    assert (found.calls, found.damaged, found.failed) == (2, 2, None)
 
 
 def test_quantiles_are_interpolated_and_nothing_has_none() -> None:

@@ -8,11 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from pyarrow import fs
 from werkzeug.serving import make_server
 
 BUCKET = "runs"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "an-id",
+    "AWS_SECRET_ACCESS_KEY": "a-secret",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
@@ -22,6 +30,7 @@ class S3Server:
     Attributes:
         requests: each request's method and path, in order.
         read_bytes: bytes of objects that were answered.
+        denying: refuse all requests, whoever makes them.
     """
 
     def __init__(self) -> None:
@@ -29,6 +38,7 @@ class S3Server:
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.requests: list[tuple[str, str]] = []
         self.read_bytes = 0
+        self.denying = False
         self._reached: Any = None
 
     def uri(self, path: str, *, credentials: str = "", **options: str) -> str:
@@ -45,7 +55,7 @@ class S3Server:
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-        if "HTTP_AUTHORIZATION" not in environ:
+        if self.denying or "HTTP_AUTHORIZATION" not in environ:
             start("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(DENIED)))])
             return [DENIED]
         answer: Iterable[bytes] = self._app(environ, start)
@@ -67,3 +77,13 @@ class S3Server:
             self._server.shutdown()
             thread.join(10)
             self._server.server_close()
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """A server that serves, with the credentials that it wants in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        with S3Server().serving() as server:
+            yield server

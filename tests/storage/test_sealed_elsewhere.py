@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -42,7 +43,7 @@ from gym_capture.tables import open_tables
 from tests.reading.calls import chat, user, written
 from tests.storage.captured_rollouts import HOSTILE
 from tests.storage.owners import Batch, Owner, exchange
-from tests.storage.s3_server import BUCKET, S3Server
+from tests.storage.s3_server import BUCKET, S3Server, s3_server
 
 FILES = ["CONTENTS", "RUN", "SEALED", "sealed-00000002/manifest.json"]
 FILES += [f"sealed-00000002/part-00000001.{kind}.parquet" for kind in ("calls", "rollouts")]
@@ -54,17 +55,8 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "an-id",
-            "AWS_SECRET_ACCESS_KEY": "a-secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-        }.items():
-            patch.setenv(name, value)
-        with S3Server().serving() as server:
-            yield server
+    with s3_server() as server:
+        yield server
 
 
 def captured(directory: Path) -> Path:
@@ -276,7 +268,7 @@ def test_what_lies_there_already_is_never_replaced(s3: S3Server, sealed: Path, t
     uri = s3.uri(f"{BUCKET}/taken")
     carry_sealed(other, uri)
     there = objects(s3, "taken")
-    with pytest.raises(TargetTaken, match=f"run {'ab' * 16}"):
+    with pytest.raises(TargetTaken, match=f"run {'ab' * 16}.*empty or not there yet.* and run the same command again"):
         carry_sealed(sealed, uri)
     # Before anything is sealed, too; and without CONTENTS what is there tells it.
     unsealed = tmp_path / "unsealed"
@@ -285,7 +277,7 @@ def test_what_lies_there_already_is_never_replaced(s3: S3Server, sealed: Path, t
         seal_and_carry(unsealed, uri)
     assert not (unsealed / names.SEALED).exists()
     s3.reached().delete_file(f"{BUCKET}/taken/CONTENTS")
-    with pytest.raises(TargetTaken, match="RUN has other bytes there"):
+    with pytest.raises(TargetTaken, match=r"RUN has other bytes.*remove RUN there and run the same command again"):
         carry_sealed(sealed, uri)
     replace_object(s3, "taken/notes.txt", b"mine")
     with pytest.raises(TargetTaken, match=r"notes\.txt is not of this run"):
@@ -521,6 +513,15 @@ def test_a_uri_that_cannot_work_is_a_clear_error_without_its_secrets(uri: str, s
         assert "very" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["a b", "a\u00fc", "a\tb"])
+def test_a_uri_with_what_is_to_be_escaped_says_how(name: str, sealed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a space is written as %20"):
+        carry_sealed(sealed, file_uri(tmp_path / name))
+    carry_sealed(sealed, file_uri(tmp_path / quote(name)))
+    assert CaptureStore(file_uri(tmp_path / quote(name))).rollout_ids() == ["first", "second", "third"]
+    assert (tmp_path / name / names.CONTENTS).exists()
+
+
 def test_a_uri_is_shown_without_its_secrets() -> None:
     assert shown("s3://KEY:a%2Fb@bucket/x?region=r") == "s3://KEY:***@bucket/x?region=r"
     assert shown("abfs://c@a/x?client_secret=1&tenant_id=2") == "abfs://c@a/x?client_secret=***&tenant_id=2"
@@ -572,7 +573,6 @@ def test_commands_that_read_take_the_uri(s3: S3Server, run: Path, tmp_path: Path
     "words",
     [
         ["tail", "URI"],
-        ["view", "URI", "--no-browser"],
         ["status", "URI"],
         ["stop", "--dir", "URI"],
         ["seal", "URI"],
@@ -584,5 +584,8 @@ def test_commands_that_read_take_the_uri(s3: S3Server, run: Path, tmp_path: Path
 )
 def test_commands_that_need_a_directory_say_so(words: list[str]) -> None:
     told = ran(*("s3://an-id:very-secret@bucket/runs/7" if word == "URI" else word for word in words), code=2)
-    assert "this command needs a run's directory" in told.stderr
-    assert "very-secret" not in told.stderr
+    assert told.stderr.startswith(
+        "error: s3://an-id:***@bucket/runs/7 is a URI, and this command needs a run's directory"
+    )
+    of_a_path = ran(*("file:///archive/runs/7" if word == "URI" else word for word in words), code=2)
+    assert of_a_path.stderr.startswith("error: file:///archive/runs/7 is a URI")

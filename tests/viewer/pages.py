@@ -29,10 +29,10 @@ HOSTILE_SHOWN = (
 
 
 @asynccontextmanager
-async def viewer(directory: Path, slice_s: float = 5.0) -> AsyncIterator[httpx.AsyncClient]:
+async def viewer(place: str | Path, slice_s: float = 5.0) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application, without a server."""
     with ThreadPoolExecutor(1) as executor:
-        app = viewer_app(directory, TOKEN, hosts_of(4711), executor, slice_s)
+        app = viewer_app(place, TOKEN, hosts_of(4711), executor, slice_s)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
             yield client
 

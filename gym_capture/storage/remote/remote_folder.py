@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ _OBJECT_STORES = ("s3", "gcs", "abfs")
 """Where a file is there when it was sent whole, and not before; folders are parts of names, and nothing is renamed."""
 _PIECE_BYTES = 16 << 20
 _FILE_MODE = 0o600
+_URI_CHARACTERS = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*")
+_ESCAPES = "; in a URI a space is written as %20, and whatever is no letter, digit or mark of ASCII likewise"
 
 
 class RemoteFolder:
@@ -48,7 +51,8 @@ class RemoteFolder:
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (ValueError, pa.ArrowException) as error:
-            raise self._no_place(_told(error, uri)) from None  # what it says may have the URI's secrets in it
+            escapes = "" if _URI_CHARACTERS.fullmatch(uri) else _ESCAPES
+            raise self._no_place(_told(error, uri) + escapes) from None  # what it says may have the URI's secrets in it
         except OSError as error:
             raise self._unavailable("be reached", _told(error, uri)) from None
         self._path: str = path.rstrip("/")

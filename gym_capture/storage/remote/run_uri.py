@@ -18,9 +18,13 @@ def is_uri(place: str | Path) -> bool:
     return isinstance(place, str) and _URI.match(place) is not None
 
 
-def was_uri(path: Path) -> bool:
-    """Whether a path looks like a URI that was made one: `s3:/bucket`."""
-    return _COLLAPSED_URI.match(str(path)) is not None
+def uri_of(path: Path) -> str | None:
+    """The URI that was made a path, which takes slashes away (`s3:/bucket`); None: it looks like none."""
+    text = str(path)
+    match = _COLLAPSED_URI.match(text)
+    if match is None:
+        return None
+    return f"{match[0]}{'//' if match[0] == 'file:/' else '/'}{text[match.end() :]}"
 
 
 def shown(uri: str) -> str:
@@ -28,4 +32,4 @@ def shown(uri: str) -> str:
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", uri))
 
 
-__all__ = ["is_uri", "shown", "was_uri"]
+__all__ = ["is_uri", "shown", "uri_of"]

@@ -171,6 +171,17 @@ class SealedReader:
             file.name for part in self.manifest.parts for file in part.files if _sum(self._files, file) != file.crc32c
         ]
 
+    def there(self) -> tuple[int, int]:
+        """How many of the manifest's files are there, and their bytes."""
+        sizes = []
+        for part in self.manifest.parts:
+            for file in part.files:
+                try:
+                    sizes.append(self._files.size(file.name))
+                except FileNotFoundError:
+                    pass  # `verify` names it
+        return len(sizes), sum(sizes)
+
     def call_tables(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """The calls file by file and row group by row group, as Arrow tables.
 

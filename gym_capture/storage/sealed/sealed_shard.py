@@ -25,7 +25,7 @@ from gym_capture.storage.sealed.reader import SealedReader, SealedRow
 from gym_capture.storage.sealed.rollout_index import RolloutIndex
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
-from gym_capture.storage.verify import VerifyReport
+from gym_capture.storage.verify import ReadDataset, VerifyReport
 
 
 class SealedShard:
@@ -238,6 +238,7 @@ class SealedShard:
         """Read every file of the dataset, and the small files of the directory."""
         report = VerifyReport(self.report, files=check_files(self._files, None))
         broken = set(self._reader.verify())
+        report.datasets = [ReadDataset(self._sealed, *self._reader.there())]
         report.files += [
             FileDamage(
                 f"{self._sealed}/{file.name}",

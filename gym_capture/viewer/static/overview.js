@@ -37,7 +37,7 @@ function plots({ run, claims, claims_open: open }) {
     spread("Latency", run.latency_ms),
     spread("Time to first token", run.ttft_ms),
     byName("Rollouts by status", run.statuses, "calls", "No rollout yet.", { link: (status) => `#/rollouts?status=${encodeURIComponent(status)}` }),
-    byName("Errors by category", run.errors, "failed", "No call failed.", { link: () => "#/rollouts?errors=1&sort=errors&descending=1" }),
+    byName("Errors by category", run.errors, "failed", run.failed === null ? "No call can be read." : "No call failed.", { link: () => "#/rollouts?errors=1&sort=errors&descending=1" }),
     byName("Rollouts with gaps", run.gaps, "gaps", "Nothing is known to be missing.", { name: gapName, link: () => "#/rollouts?gaps=1" }),
     byName("Rollouts by model", run.models, "calls", "No model answered yet.", { link: (model) => `#/rollouts?model=${encodeURIComponent(model)}` }),
     oldest(claims, open));

@@ -18,6 +18,10 @@ from tests.crash.lab.plan import Plan
 from tests.crash.lab.workers import attempt_task
 from tests.crash.lab.workload import Attempt
 
+GIVEN_UP_TASKS = 8
+"""Tasks that are given up still wait for a core, and with more of them than the cluster gets done a driver's memory
+grows by what Ray keeps of each: then attempts go to actors."""
+
 
 class Collector:
     """Rollouts side by side, each with attempts one after the other.
@@ -51,6 +55,7 @@ class Collector:
         self._name = name
         self.stopping = asyncio.Event()
         self.running: dict[Any, str] = {}
+        self._given_up: list[Any] = []
         self.recent: deque[str] = deque(maxlen=2 * plan.collectors)
         self.fork = plan.fault == "fork in a worker"
         self.fail: Callable[[BaseException], None] = lambda error: None
@@ -81,7 +86,7 @@ class Collector:
         calls = draw.randint(1, self._plan.calls)
         name = f"{rollout}.{token}"  # another driver that goes on with this rollout has another token
         attempt = Attempt(self._directory, rollout, name, generation, calls, f"{self._plan.seed}", self.fork)
-        if draw.random() < 0.5 and self._actors:
+        if self._actors and (draw.random() < 0.5 or self._tasks_given_up() >= GIVEN_UP_TASKS):
             kind, ref = "actor", draw.choice(self._actors).attempt.remote(self._capture, attempt)
         else:
             kind, ref = "task", attempt_task.remote(self._capture, attempt)
@@ -90,13 +95,22 @@ class Collector:
         try:
             # Some collectors give a worker up early, as those do that retry.
             issued = await asyncio.wait_for(_result(ref), draw.choice([0.3, 8.0, 20.0, 20.0]))
-        except (TimeoutError, ray.exceptions.RayError):
+        except TimeoutError:
+            if kind == "task":
+                self._given_up.append(ref)
+        except ray.exceptions.RayError:
             pass
         finally:
             self.running.pop(ref, None)
         await self.quiesce(rollout, draw.choice([0.5, 5.0, 10.0]))
         await self.merge(rollout, token, issued)
         return True
+
+    def _tasks_given_up(self) -> int:
+        """How many tasks that nobody waits for are still queued or running."""
+        if self._given_up:
+            _, self._given_up = ray.wait(self._given_up, num_returns=len(self._given_up), timeout=0)
+        return len(self._given_up)
 
     async def clear(self, rollout: str) -> int | None:
         """Begin a generation; None when the owner did not answer."""
