@@ -11,6 +11,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,14 +44,23 @@ def ray_cluster() -> Iterator[Any]:
         ray.shutdown()
 
 
+@contextmanager
+def own_namespace(ray: Any) -> Iterator[str]:
+    """A Ray namespace that nobody else has; whatever actor is left in it afterwards is killed."""
+    own = f"test-{uuid.uuid4().hex[:12]}"
+    try:
+        yield own
+    finally:
+        for entry in ray.util.list_named_actors(all_namespaces=True):
+            if entry["namespace"] == own:
+                kill_by_name(ray, entry["name"], own)
+
+
 @pytest.fixture
 def namespace(ray_cluster: Any) -> Iterator[str]:
-    """A Ray namespace of this test's own; whatever actor is left in it afterwards is killed."""
-    own = f"test-{uuid.uuid4().hex[:12]}"
-    yield own
-    for entry in ray_cluster.util.list_named_actors(all_namespaces=True):
-        if entry["namespace"] == own:
-            kill_by_name(ray_cluster, entry["name"], own)
+    """A Ray namespace of this test's own, as `own_namespace`."""
+    with own_namespace(ray_cluster) as own:
+        yield own
 
 
 @pytest.fixture

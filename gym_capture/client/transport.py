@@ -32,7 +32,7 @@ class Link(Protocol):
         """The next messages, at least one. Raises OwnerUnavailable once the link is broken."""
 
     def close(self) -> None:
-        """Let go of the link; a pending receive raises OwnerUnavailable."""
+        """Let go of the link, after what was sent; a pending receive raises OwnerUnavailable."""
 
 
 @runtime_checkable

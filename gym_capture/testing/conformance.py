@@ -8,6 +8,8 @@ Subclass `TransportConformance` in a test module (its name beginning with `Test`
             ...
             yield my_owner          # an `OwnerUnderTest` that is started
             ...
+
+An owner that is costly to start may serve all tests: clear `ROLLOUTS` before each.
 """
 
 from __future__ import annotations
@@ -27,16 +29,23 @@ from gym_capture.client.sharded_host import host_over
 from gym_capture.client.transport import Transport
 from gym_capture.errors import Fenced
 
+ROLLOUTS = tuple(f"r{number}" for number in range(40))
+"""All that the suite captures. An owner that several tests share has to have them cleared before each."""
+
 CALLS = 400
 WAITERS = 2000
 BIG_BYTES = 6 << 20
+AT_ONCE_S = 5.0
+"""Less than a lease, and all the time that a busy machine may take for what has no need to wait for one's end."""
+
 DEADLINE_S = 60.0
 
 
 class OwnerUnderTest(Protocol):
     """A real owner of a directory of its own, and ways to trouble it. Called from the test's thread.
 
-    An attribute `history` that is false makes the suite's clients store every request whole.
+    Its leases last for longer than `AT_ONCE_S`. An attribute `history` that is false makes the suite's clients store
+    every request whole.
     """
 
     def transport(self) -> Transport:
@@ -149,7 +158,7 @@ class TransportConformance:
     def test_many_are_recorded_merged_and_cleared_in_one_call_each(self, owner: OwnerUnderTest) -> None:
         async def scenario() -> None:
             async with client_of(owner) as client:
-                names = [f"r{number}" for number in range(40)]
+                names = list(ROLLOUTS)
                 tokens = await client.clear(names)
                 handles = {name: client.rollout(name, tokens[name]) for name in names}
                 texts = ["x", "y" * 40_000, "z" * 400_000]  # of which the large ones are packed aside
@@ -195,7 +204,7 @@ class TransportConformance:
 
         async def scenario() -> None:
             async with client_of(owner) as client:
-                rollouts = [client.rollout(f"r{number}") for number in range(8)]
+                rollouts = [client.rollout(name) for name in ROLLOUTS[:8]]
                 done = 0
                 indexes: dict[str, set[int | None]] = {rollout.id: set() for rollout in rollouts}
 
@@ -362,7 +371,7 @@ class TransportConformance:
                     call = client.rollout("r1").claim(dialect="chat")
                     await call.__aenter__()
                     assert not await other.quiesce("r1", timeout_s=0.05)
-                assert await other.quiesce("r1")
+                assert await other.quiesce("r1", timeout_s=AT_ONCE_S)
                 value = await captured(other, "r1")
                 assert value["gaps"] == [{"code": "model_call_capture_incomplete", "detail": "lost=1"}]
                 call.complete(request={}, response={})

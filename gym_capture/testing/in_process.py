@@ -50,7 +50,8 @@ class InProcessLink:
         self._inbox: deque[Message] = deque()
         self._news = asyncio.Event()
         self._broken = False
-        self._held: deque[Message] = deque()
+        self._closed = False
+        self._held: deque[Message | None] = deque()  # None: the client closes the link here
         self._holding = False
         self._last: dict[Way, float] = {}
         self._call(self._owner_loop, self._open)
@@ -59,13 +60,13 @@ class InProcessLink:
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Queue one encoded message."""
-        if not self._broken:
+        if not self._broken and not self._closed:
             self._carry(Way.TO_OWNER, buffers, self._owner_loop, self._arrive)
 
     async def receive(self) -> list[Message]:
         """The next messages, at least one. Raises OwnerUnavailable once the link is broken."""
         while not self._inbox:
-            if self._broken:
+            if self._broken or self._closed:
                 raise OwnerUnavailable("the in-process link is broken; what was not answered comes again on the next.")
             self._news.clear()
             await self._news.wait()
@@ -74,8 +75,11 @@ class InProcessLink:
         return messages
 
     def close(self) -> None:
-        """Let go of the link."""
-        self.cut()
+        """Let go of the link, after what was sent."""
+        if not self._broken and not self._closed:
+            self._closed = True
+            self._news.set()
+            self._queue(Way.TO_OWNER, self._owner_loop, 0.0, self._let_go)
 
     def cut(self) -> None:
         """Break the link now: what is under way either way does not arrive."""
@@ -97,6 +101,12 @@ class InProcessLink:
             self._held.append(message)
         elif self._session is not None:
             self._session.receive(*message)
+
+    def _let_go(self) -> None:
+        if self._holding:
+            self._held.append(None)
+        else:
+            self.cut()
 
     def _lose(self) -> None:
         self._transport.links.discard(self)
@@ -120,10 +130,14 @@ class InProcessLink:
     def _hold(self, paused: bool) -> None:
         self._holding = paused
         while self._held and not self._holding and self._session is not None:
-            self._session.receive(*self._held.popleft())
+            message = self._held.popleft()
+            if message is None:
+                self.cut()
+            else:
+                self._session.receive(*message)
 
     def _deliver(self, message: Message) -> None:
-        if not self._broken:
+        if not self._broken and not self._closed:
             self._inbox.append(message)
             self._news.set()
 
@@ -143,13 +157,23 @@ class InProcessLink:
         if late_s < 0:
             self.cut()
             return
+        self._queue(way, loop, late_s, arrive, (head, body))
+
+    def _queue(
+        self,
+        way: Way,
+        loop: asyncio.AbstractEventLoop,
+        late_s: float,
+        function: Callable[..., object],
+        *args: object,
+    ) -> None:
         last = self._last.get(way, 0.0)
         if not late_s and not last:
-            self._call(loop, arrive, (head, body))
+            self._call(loop, function, *args)
             return
         # Once a message was late, all that follow queue behind it.
         at = self._last[way] = max(last + 1e-9, loop.time() + late_s)
-        self._call(loop, loop.call_at, at, arrive, (head, body))
+        self._call(loop, loop.call_at, at, function, *args)
 
     @staticmethod
     def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:

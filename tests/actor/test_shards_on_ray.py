@@ -1,13 +1,11 @@
-"""A run of several shards on a real Ray. The whole suite of the transports over it with GYM_CAPTURE_EXHAUSTIVE=1."""
+"""A run of several shards on a real Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import pickle
-import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +15,14 @@ import gym_capture
 from gym_capture.actor.launch import launch
 from gym_capture.api import connect
 from gym_capture.client.client import CaptureClient
-from gym_capture.client.ray_transport import RayLink, RayTransport
-from gym_capture.client.stream_transport import StreamTransport
-from gym_capture.client.transport import Transport
 from gym_capture.config import load_config
 from gym_capture.errors import DirectoryHeld, OwnerNotFound, SettingsDiffer, ShardGiven
-from gym_capture.model.endpoint import Endpoint
 from gym_capture.model.shards import shard_of
-from gym_capture.reach.locators import ActorLocator
 from gym_capture.storage.owner_file import is_stopped
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import create_or_adopt_shards
 from gym_capture.storage.store import CaptureStore
-from gym_capture.testing.conformance import TransportConformance, some_exchange
-from gym_capture.testing.cutting_proxy import CuttingProxy
+from gym_capture.testing.conformance import some_exchange
 from gym_capture.testing.threaded_owner import ThreadedOwner
 from tests.ray_cluster import DEADLINE_S, wait_until
 
@@ -138,120 +130,3 @@ def test_a_start_that_one_shard_keeps_from_serving_leaves_no_owner(
         ),
         "no actor is left",
     )
-
-
-class ShardActors:
-    """The actors of four shards, which can be killed; Ray restarts them by itself."""
-
-    def __init__(self, ray: Any, config: dict[str, Any]) -> None:
-        self._ray = ray
-        first = launch(load_config(config, ["capture.shards=4"]), timeout_s=DEADLINE_S)
-        self._launched = [first, *first.further]
-        self.actors = [each.handle for each in self._launched]
-        self.locators = [ActorLocator(each.spec.name, each.spec.namespace) for each in self._launched]
-
-    def kill(self) -> None:
-        """End the processes as the kernel would."""
-        for ready in self._ray.get([actor.ready.remote() for actor in self.actors]):
-            os.kill(ready.pid, signal.SIGKILL)
-
-    def start(self) -> None:
-        """Wait until they are back."""
-        self._ray.get([actor.ready.remote() for actor in self.actors], timeout=DEADLINE_S)
-
-    def transport(self) -> Transport:
-        """Nobody's."""
-        raise NotImplementedError
-
-
-class PipedShards(ShardActors):
-    """Reached through Ray calls; cutting closes the pipes at the owners."""
-
-    def __init__(self, ray: Any, config: dict[str, Any]) -> None:
-        super().__init__(ray, config)
-        self._pipes: list[tuple[Any, str]] = []
-
-    def transports(self) -> list[Transport]:
-        """Transports whose pipes are known here."""
-        return [
-            _Recording(RayTransport(locator), actor, self._pipes)
-            for locator, actor in zip(self.locators, self.actors, strict=True)
-        ]
-
-    def cut(self) -> None:
-        """Close every pipe."""
-        pipes = list(self._pipes)
-        self._pipes.clear()
-        self._ray.get([actor.tunnel_close.remote(pipe) for actor, pipe in pipes], timeout=DEADLINE_S)
-
-    def cut_soon(self, chance: random.Random) -> None:
-        """Close every pipe, between whatever calls are under way."""
-        self.cut()
-
-
-class _Recording:
-    name = "ray"
-
-    def __init__(self, inner: RayTransport, actor: Any, pipes: list[tuple[Any, str]]) -> None:
-        self._inner = inner
-        self._actor = actor
-        self._pipes = pipes
-
-    async def connect(self) -> RayLink:
-        link = await self._inner.connect()
-        self._pipes.append((self._actor, link._pipe))
-        return link
-
-
-class _Proxied:
-    def __init__(self, locator: ActorLocator) -> None:
-        self._locator = locator
-        self.proxy = CuttingProxy()
-
-    async def locate(self) -> Endpoint:
-        found = await self._locator.locate()
-        self.proxy.target = (found.host, found.port)
-        return Endpoint(self.proxy.host, self.proxy.port, found.token, found.run, found.epoch)
-
-
-class StreamedShards(ShardActors):
-    """Reached over their streams, through proxies that cut them."""
-
-    def __init__(self, ray: Any, config: dict[str, Any]) -> None:
-        super().__init__(ray, config)
-        self.proxied = [_Proxied(locator) for locator in self.locators]
-
-    def transports(self) -> list[Transport]:
-        """Streams over the proxies."""
-        return [StreamTransport(each) for each in self.proxied]
-
-    def cut(self) -> None:
-        """Break every connection."""
-        for each in self.proxied:
-            each.proxy.cut()
-
-    def cut_soon(self, chance: random.Random) -> None:
-        """Break one shard's connections a few kilobytes further on."""
-        chance.choice(self.proxied).proxy.cut_after = chance.randrange(20_000)
-
-
-exhaustive = pytest.mark.skipif(
-    "GYM_CAPTURE_EXHAUSTIVE" not in os.environ, reason="a hundred actors; set GYM_CAPTURE_EXHAUSTIVE=1"
-)
-
-
-@exhaustive
-class TestFourShardsThroughRayCalls(TransportConformance):
-    @pytest.fixture
-    def owner(self, ray_cluster: Any, capture_config: dict[str, Any]) -> PipedShards:
-        return PipedShards(ray_cluster, capture_config)
-
-
-@exhaustive
-class TestFourShardsOverTheirStreams(TransportConformance):
-    @pytest.fixture
-    def owner(self, ray_cluster: Any, capture_config: dict[str, Any]) -> Iterator[StreamedShards]:
-        owners = StreamedShards(ray_cluster, capture_config)
-        yield owners
-        for each in owners.proxied:
-            each.proxy.close()

@@ -1,9 +1,8 @@
-"""A client of several shards: the suite that every transport passes, and what only several owners can get wrong."""
+"""A client of several shards: what only several owners can get wrong."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,10 @@ import pytest
 from gym_capture.client.client import CaptureClient
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.sharded_host import host_over
-from gym_capture.client.transport import Transport
 from gym_capture.errors import ClientClosed, OwnerUnavailable
 from gym_capture.model.shards import shard_of
-from gym_capture.service.settings import OwnerSettings
 from gym_capture.storage.store import CaptureStore
-from gym_capture.testing.conformance import TransportConformance, some_exchange
-from gym_capture.testing.in_process import CUT, Way, at_once
+from gym_capture.testing.conformance import some_exchange
 from gym_capture.testing.threaded_shards import ThreadedShards
 
 SHARDS = 4
@@ -26,54 +22,23 @@ ROLLOUTS = [next(f"r{number}" for number in range(99) if shard_of(f"r{number}", 
 """One rollout of each shard."""
 
 
-class ShardedOwners(ThreadedShards):
-    """Four owners, reached without sockets; links are cut between messages."""
-
-    def transports(self) -> list[Transport]:
-        """Links in this process."""
-        return self.in_process_transports()
-
-    def transport(self) -> Transport:
-        """Shard 0's, which nobody should ask for."""
-        raise NotImplementedError
-
-    def cut_soon(self, chance: random.Random) -> None:
-        """Before one of the next messages, either way, in any shard."""
-        left = chance.randrange(1, 12)
-
-        def policy(way: Way, head: bytes, body: bytes) -> float:
-            nonlocal left
-            left -= 1
-            return CUT if left == 0 else 0.0
-
-        for owner in self.owners:
-            for transport in owner._in_process:
-                transport.policy = policy if left else at_once
-
-
 @pytest.fixture
-def owners(tmp_path: Path) -> Iterator[ShardedOwners]:
-    made = ShardedOwners(tmp_path / "captures", SHARDS, OwnerSettings())
+def owners(tmp_path: Path) -> Iterator[ThreadedShards]:
+    made = ThreadedShards(tmp_path / "captures", SHARDS)
     made.start()
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(owners: ShardedOwners) -> Iterator[CaptureClient]:
-    made = CaptureClient(host_over(owners.transports(), ClientOptions(drain_timeout_s=30.0)))
+def client(owners: ThreadedShards) -> Iterator[CaptureClient]:
+    made = CaptureClient(host_over(owners.in_process_transports(), ClientOptions(drain_timeout_s=30.0)))
     yield made
     made.sync.close(5.0)
 
 
-class TestFourShards(TransportConformance):
-    @pytest.fixture
-    def owner(self, owners: ShardedOwners) -> ShardedOwners:
-        return owners
-
-
 def test_a_rollout_is_captured_in_its_own_shard_and_no_other_is_connected_to(
-    client: CaptureClient, owners: ShardedOwners
+    client: CaptureClient, owners: ThreadedShards
 ) -> None:
     assert client.sync.record(ROLLOUTS[2], some_exchange("a")) == 0
     assert [len(owner.service.connections.sessions) for owner in owners.owners] == [0, 0, 1, 0]
@@ -120,7 +85,7 @@ async def test_a_claim_that_moves_from_shard_to_shard_is_never_missed(client: Ca
     await walking
 
 
-async def test_a_shard_that_is_away_is_not_quiescent(client: CaptureClient, owners: ShardedOwners) -> None:
+async def test_a_shard_that_is_away_is_not_quiescent(client: CaptureClient, owners: ThreadedShards) -> None:
     assert await client.quiesce()
     owners.owners[3].kill()
     assert not await client.quiesce(timeout_s=0.3)
@@ -176,7 +141,7 @@ def test_the_blocking_twin_works_and_one_thread_serves_all_shards(client: Captur
         sync.clear(ROLLOUTS)
 
 
-def test_a_stop_ends_every_owner_and_all_of_it_can_be_read(client: CaptureClient, owners: ShardedOwners) -> None:
+def test_a_stop_ends_every_owner_and_all_of_it_can_be_read(client: CaptureClient, owners: ThreadedShards) -> None:
     for rollout_id in ROLLOUTS:
         client.sync.record(rollout_id, some_exchange("a"))
     client.sync.stop()

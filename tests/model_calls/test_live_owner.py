@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import threading
 import time
@@ -17,12 +16,10 @@ import gym_capture
 from gym_capture import CaptureClient, CaptureStore, model_calls
 from gym_capture.client import core
 from gym_capture.directory import locate
-from gym_capture.errors import GymCaptureError, HandshakeRefused, InvalidExchange, OwnerUnavailable
-from gym_capture.model.exchange import snapshot
+from gym_capture.errors import GymCaptureError, HandshakeRefused, OwnerUnavailable
 from gym_capture.model.ids import rollout_id_from_record
-from gym_capture.model.json_text import decode_json
 from gym_capture.storage.names import epoch_file, nemo_gym_file
-from tests.cases import read_cases
+from tests.committable_cases import committable_cases
 from tests.model.exact import exact
 from tests.model_calls.threaded_owner import ThreadedOwner
 
@@ -52,21 +49,7 @@ def client(owner: ThreadedOwner, tmp_path: Path) -> Iterator[CaptureClient]:
     capture.sync.close(timeout_s=1.0)
 
 
-def captured(case: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """A case's exchanges, if each of its lines is one that a client can commit."""
-    exchanges = []
-    for line in case["lines"] or []:
-        try:
-            value, _ = decode_json(base64.b64decode(line))
-            snapshot(value)
-        except (ValueError, InvalidExchange):
-            return None
-        exchanges.append(value)
-    ids = [value.get("model_call_id") for value in exchanges]
-    return exchanges if None not in ids and len(set(ids)) == len(ids) and not case["incomplete"] else None
-
-
-CASES = [(case, found) for case in read_cases("merge.jsonl") if (found := captured(case)) is not None]
+CASES = committable_cases()
 
 
 def test_enough_cases_can_be_committed() -> None:

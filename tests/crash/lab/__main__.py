@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.crash.lab.faults import FAULTS
 from tests.crash.lab.in_process import BROKEN
-from tests.crash.lab.plan import plan_of
+from tests.crash.lab.plan import Plan, plan_of
 from tests.crash.lab.run import Lab, Result
 from tests.crash.lab.table import markdown
 
@@ -29,6 +29,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="the first one's; each further run has the next")
     parser.add_argument("--faults", default="", help="names, separated by commas, in turn; all if not given")
+    parser.add_argument("--shards", type=int, default=1, help="how many owners share each run")
+    parser.add_argument("--history", choices=("on", "off"), default="on", help="whether what repeats is stored once")
     parser.add_argument("--broken", choices=BROKEN, default="", help="give the owner this bug, until it is found")
     parser.add_argument("--json", type=Path, help="write all results there")
     parser.add_argument("--keep", type=Path, help="keep the folders of failed runs in there")
@@ -60,7 +62,8 @@ def _run(given: argparse.Namespace, faults: list[str], folder: Path) -> list[Res
         signal.signal(ending, signal.default_int_handler)
     try:
         for number in range(given.runs):
-            plan = plan_of(given.seed + number, faults[number % len(faults)], given.broken)
+            fault, history = faults[number % len(faults)], given.history == "on"
+            plan = plan_of(given.seed + number, fault, given.broken, shards=given.shards, history=history)
             result = lab.run(plan, keep=given.keep is not None)
             results.append(result)
             _tell(result)
@@ -85,11 +88,19 @@ def _tell(result: Result) -> None:
         for violation in result.violations[:6]:
             print(f"  {violation.kind}: {violation.what}")
         print(f"  happened: {'; '.join(result.what)}")
-        broken = f" --broken {shlex.quote(plan.broken)}" if plan.broken else ""
-        print(
-            f"  python -m tests.crash.lab --runs 1 --seed {plan.seed} --faults {shlex.quote(plan.fault)}{broken}",
-            flush=True,
-        )
+        print(f"  {again(plan)}", flush=True)
+
+
+def again(plan: Plan) -> str:
+    """The command that makes a run of the same plan."""
+    parts = ["python", "-m", "tests.crash.lab", "--runs", "1", "--seed", str(plan.seed), "--faults", plan.fault]
+    if plan.shards > 1:
+        parts += ["--shards", str(plan.shards)]
+    if not plan.history:
+        parts += ["--history", "off"]
+    if plan.broken:
+        parts += ["--broken", plan.broken]
+    return shlex.join(parts)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ TAKING_POINTS = tuple(
 
 
 async def _fail(scene: Scene, number: int, points: tuple[str, ...], seconds: float) -> None:
-    scene.note(f"{errno.errorcode[number]} at {', '.join(points)} for {seconds:.2f} s")
+    scene.note(f"{errno.errorcode[number]} at {', '.join(points)} for {seconds:.2f} s, {scene.owner}")
     scene.control(fail=dict.fromkeys(points, number))
     await asyncio.sleep(seconds)
     scene.control(fail={})
@@ -61,7 +61,7 @@ async def _fail(scene: Scene, number: int, points: tuple[str, ...], seconds: flo
 
 @fault("sync slow by 10 ms")
 async def slow_sync(scene: Scene) -> None:
-    scene.note("slow sync")
+    scene.note(f"slow sync, {scene.owner}")
     scene.control(slow={fault_points.before(fault_points.SYNC): 0.01})
     await asyncio.sleep(2.0)
     scene.control(slow={})
@@ -69,7 +69,7 @@ async def slow_sync(scene: Scene) -> None:
 
 @fault("sync slow by 1 s")
 async def slower_sync(scene: Scene) -> None:
-    scene.note("slower sync")
+    scene.note(f"slower sync, {scene.owner}")
     scene.control(slow={fault_points.before(fault_points.SYNC): 1.0})
     await asyncio.sleep(4.0)
     scene.control(slow={})
@@ -94,7 +94,7 @@ async def no_space(scene: Scene) -> None:
 async def rename_fails(scene: Scene) -> None:
     """While no name can be given, the owner has to take its directory anew."""
     scene.control(fail=dict.fromkeys((*RENAME_POINTS, *SYNC_POINTS), errno.EIO))
-    scene.note("EIO on rename, link and create, after a failed sync")
+    scene.note(f"EIO on rename, link and create, after a failed sync, {scene.owner}")
     await asyncio.sleep(0.3)
     scene.control(fail=dict.fromkeys(RENAME_POINTS, errno.EIO))
     await asyncio.sleep(scene.draw.uniform(0.2, 2.0))
@@ -105,7 +105,7 @@ async def rename_fails(scene: Scene) -> None:
 async def read_only(scene: Scene) -> None:
     """No file can be made, none renamed; then the owner dies, and the next one cannot begin until it is over."""
     await asyncio.sleep(0)
-    scene.note("read-only")
+    scene.note(f"read-only, {scene.owner}")
     scene.control(fail=dict.fromkeys(READ_ONLY_POINTS, errno.EROFS))
     await asyncio.sleep(scene.draw.uniform(0.3, 1.0))
     if scene.draw.random() < 0.6:
@@ -137,7 +137,7 @@ async def _kill_at(scene: Scene, points: tuple[str, ...], *, drop: bool) -> None
     times = 1 if points is TAKING_POINTS else scene.draw.randint(1, 3 if point.endswith(" beat") else 20)
     scene.control(kill={"point": point, "times": times, "drop": drop})
     if points is TAKING_POINTS:
-        scene.kill(scene.owner_pid(), "owner")
+        scene.kill(scene.owner_pid(), scene.owner)
     try:
         await scene.until(scene.fired, f"the owner passes {point}", 15.0)
     except AssertionError:
@@ -146,7 +146,7 @@ async def _kill_at(scene: Scene, points: tuple[str, ...], *, drop: bool) -> None
         point, times = fault_points.after(fault_points.APPEND), 1
         scene.control(kill={"point": point, "times": times, "drop": drop})
         await scene.until(scene.fired, f"the owner passes {point}")
-    scene.note(f"owner killed {point}, the {times}. time")
+    scene.note(f"{scene.owner} killed {point}, the {times}. time")
     scene.control(kill=None)
 
 
@@ -181,7 +181,7 @@ async def forget_in_slow_sync(scene: Scene) -> None:
         kill={"point": point, "times": scene.draw.randint(2, 8), "drop": True},
     )
     await scene.until(scene.fired, f"the owner passes {point}")
-    scene.note(f"owner killed {point}, which was slow")
+    scene.note(f"{scene.owner} killed {point}, which was slow")
     scene.control(slow={}, kill=None)
 
 

@@ -15,19 +15,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gym_capture.model.shards import run_actor_name
+from gym_capture.storage.names import shards_in
+
 HOOK = "tests.crash.lab.in_process.install"
 
 CONTROL = "control.json"
 """Beside the capture directory. What is in force now; replaced by rename, read again whenever it has changed:
 
 - `serial`: a number of its own for each one.
+- `shard`: the owner whose fault points the next three are about; 0 if not given, which is the only one of most runs.
 - `slow`: {fault point: seconds}
 - `fail`: {fault point: errno}
 - `kill`: {point, times, drop}: SIGKILL of the process that reaches the point for that time; `drop`: what was not synced
   is cut off before, as a host that fails forgets it.
 - `wall_s`: how far the wall clock is off.
 - `broken`: a bug that the process has from its start.
-- `detour`: a port that connections of clients go to instead.
+- `detour`: a port that connections of clients to the owner of `shard` go to instead.
 - `bystander`: (name, namespace) of an actor that each worker process calls once, and that owns nothing.
 """
 
@@ -44,11 +48,18 @@ BROKEN: dict[str, tuple[str, ...]] = {
 """Bugs that an owner can be given, and the faults that bring each to light."""
 
 
+def run_and_shard(directory: str) -> tuple[str, int]:
+    """The run's directory and the number of a shard that an owner has, from what it takes for its own directory."""
+    path = Path(directory)
+    shards = shards_in([path.name])
+    return (str(path.parent), shards[0]) if shards else (directory, 0)
+
+
 class Control:
     """The control file of one run.
 
     Args:
-        directory: the capture directory.
+        directory: the run's capture directory.
     """
 
     def __init__(self, directory: str) -> None:
@@ -76,10 +87,11 @@ class Control:
 
 
 class LabHook:
-    """A fault hook that does what the control file says."""
+    """A fault hook that does what the control file says of its shard."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, shard: int = 0) -> None:
         self._control = control
+        self._shard = shard
         self._serial = -1
         self._reached = 0
         self._lock = threading.Lock()
@@ -87,7 +99,7 @@ class LabHook:
 
     def __call__(self, point: str) -> None:
         now = self._control.now()
-        if not now:
+        if not now or now.get("shard", 0) != self._shard:
             return
         pause = now.get("slow", {}).get(point)
         if pause:
@@ -156,18 +168,19 @@ def install() -> None:
     from tests.crash.lab.lab_files import LabFiles
 
     def lab_files(directory: str) -> LabFiles:
-        if not _controls and bystander_of(directory):
-            tell_what_is_held(directory)
-        work_for(directory)
+        run, shard = run_and_shard(directory)
+        if not _controls and bystander_of(run):
+            tell_what_is_held(run)
+        work_for(run)
         name = _controls[0].now().get("broken")
         if name:
             break_owner(name)
-        return LabFiles(directory, LabHook(Control(directory)))
+        return LabFiles(directory, LabHook(Control(run), shard))
 
     setattr(owner_module, "PosixFiles", lab_files)  # noqa: B010 - the name is imported there, not exported
     SystemClock.time = _lab_time  # type: ignore[method-assign]
-    for locator in (ActorLocator, DirectoryLocator):
-        _divert(locator)
+    _divert(DirectoryLocator, lambda locator: run_and_shard(locator._directory)[1])
+    _divert(ActorLocator, lambda locator: shard_of_actor(locator._name))
 
 
 def _lab_time(self: Any) -> float:
@@ -180,14 +193,20 @@ def bystander_of(directory: str) -> tuple[str, str] | None:
     return (found[0], found[1]) if found else None
 
 
-def _divert(locator: Any) -> None:
+def shard_of_actor(name: str) -> int:
+    """The number of the shard that the actor of that name has."""
+    return int(name.rpartition("-")[2]) if run_actor_name(name) != name else 0
+
+
+def _divert(locator: Any, shard_of_its: Callable[[Any], int]) -> None:
     locate = locator.locate
 
     async def diverted(self: Any) -> Any:
         import msgspec
 
         endpoint = await locate(self)
-        port = _controls[0].now().get("detour") if _controls else None
+        now = _controls[0].now() if _controls else {}
+        port = now.get("detour") if shard_of_its(self) == now.get("shard", 0) else None
         return msgspec.structs.replace(endpoint, host="127.0.0.1", port=port) if port else endpoint
 
     locator.locate = diverted

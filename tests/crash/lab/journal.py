@@ -13,7 +13,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,8 @@ class History:
         pulses: when each process was seen to run, ascending.
         cut_off: spans in which processes could not reach the owner, by the lab's doing.
         faults: when faults were injected, and what was done.
-        acks: when each acknowledged call was asked for and told of, in the order in which that was read.
+        acks: when each acknowledged call was asked for and told of, and its rollout, in the order in which that was
+            read.
         open: the calls that are claimed and of which nobody was told more yet.
     """
 
@@ -133,7 +134,7 @@ class History:
     cut_off: list[tuple[float, float]] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
-    acks: list[tuple[float, float]] = field(default_factory=list)
+    acks: list[tuple[float, float, str]] = field(default_factory=list)
     open: dict[str, Call] = field(default_factory=dict)
     clearing: dict[tuple[str, str], Clear] = field(default_factory=dict)
 
@@ -156,14 +157,17 @@ class History:
                 return False
         return True  # no sign of life after it
 
-    def recovered_after(self, at: float, since: int = 0) -> float | None:
+    def recovered_after(
+        self, at: float, since: int = 0, of: Callable[[str], bool] = lambda rollout: True
+    ) -> float | None:
         """Seconds from then to the first acknowledged write that was asked for after it.
 
         Args:
             at: the moment.
             since: how many of `acks` had been read before it.
+            of: which rollouts' writes are meant.
         """
-        told = [told_at for asked_at, told_at in self.acks[since:] if asked_at > at]
+        told = [told_at for asked_at, told_at, rollout in self.acks[since:] if asked_at > at and of(rollout)]
         return min(told) - at if told else None
 
 
@@ -233,7 +237,7 @@ def _read_call(history: History, call: Call, kind: str, at: float, more: list[An
             call.told_at, call.outcome = at, more[0]
         history.open.pop(call.call_id, None)
         if more[0] in ACKNOWLEDGED:
-            history.acks.append((call.asked_at, at))
+            history.acks.append((call.asked_at, at, call.rollout))
         if call.told_generation is None:
             call.told_generation = more[1]
     else:

@@ -20,6 +20,8 @@ class Plan:
         warm_s: how long the load runs before the fault.
         broken: the bug that the owner's process is given (`in_process.BROKEN`); empty: none.
         ids: how many rollout ids each lane of a collector takes in turn; 0: always new ones.
+        shards: how many owners share the run.
+        history: whether clients store messages that a rollout's requests repeat once.
     """
 
     seed: int
@@ -32,6 +34,8 @@ class Plan:
     warm_s: float
     broken: str = ""
     ids: int = 0
+    shards: int = 1
+    history: bool = True
 
     def random(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose, so that one does not shift another."""
@@ -42,8 +46,8 @@ class Plan:
         return asdict(self)
 
 
-def plan_of(seed: int, fault: str, broken: str = "") -> Plan:
-    """The plan of a seed."""
+def plan_of(seed: int, fault: str, broken: str = "", *, shards: int = 1, history: bool = True) -> Plan:
+    """The plan of a seed. What is drawn does not go by `shards` and `history`."""
     draw = random.Random(f"{seed} {fault}")
     # Where connections are disturbed, where a child goes on without Ray, and where the actor's name is another one
     # afterwards, the stream is all there is.
@@ -59,4 +63,6 @@ def plan_of(seed: int, fault: str, broken: str = "") -> Plan:
         segment_bytes=draw.choice([1 << 16, 1 << 18, 64 << 20]),
         warm_s=draw.uniform(0.5, 1.5),
         broken=broken,
+        shards=shards,
+        history=history,
     )

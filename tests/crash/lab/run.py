@@ -54,6 +54,8 @@ class Result:
             "counts": dict(sorted(self.counts.items())),
             "seconds": round(self.seconds, 1),
             "transport": self.plan.transport,
+            "shards": self.plan.shards,
+            "history": self.plan.history,
         }
 
 
@@ -190,7 +192,7 @@ class _Run:
         result.acknowledged = len(history.acknowledged())
         result.what = [what for _, what in history.faults]
         if history.faults:
-            result.recovered_s = history.recovered_after(history.faults[0][0])
+            result.recovered_s = history.recovered_after(history.faults[0][0], of=scene.mine)
         result.counts["calls"] = len(history.calls)
         result.counts.update(f"calls of {history.processes[each.holder][1]}s" for each in history.calls.values())
         result.counts["quiet answers"] = len(history.quiets)

@@ -15,8 +15,10 @@ import ray
 
 import gym_capture
 from gym_capture.directory.locate import endpoint_of
+from gym_capture.model.shards import shard_of
 from gym_capture.storage.owner_file import read_owner
 from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import shard_directory
 from tests.crash.lab.cluster import LabCluster, signal_pid
 from tests.crash.lab.collector import Collector
 from tests.crash.lab.in_process import CONTROL
@@ -37,6 +39,10 @@ class Scene:
         plan: its plan.
         cluster: where it runs.
         folder: an empty folder of its own.
+
+    Attributes:
+        shard: the one that faults strike, of those that the run has, and whose writes say that it is over.
+        owner: what its owner is called where something is told of it.
     """
 
     def __init__(self, plan: Plan, cluster: LabCluster, folder: Path) -> None:
@@ -45,6 +51,8 @@ class Scene:
         self.folder = folder
         self.directory = folder / "captures"
         self.draw = plan.random("fault")
+        self.shard = plan.random("shard").randrange(plan.shards)
+        self.owner = f"owner of shard {self.shard}" if plan.shards > 1 else "owner"
         self.journals = folder / "journals"
         self.journals.mkdir()
         self.journal = Journal(self.journals, "lab")
@@ -70,6 +78,8 @@ class Scene:
                 "transport": self.plan.transport,
                 "lease_s": self.plan.lease_s,
                 "segment_bytes": self.plan.segment_bytes,
+                "shards": self.plan.shards,
+                "history": self.plan.history,
                 "endpoint": {"host": "127.0.0.1"},
                 "placement": {"node": "any", "resources": {"capture_owner": 0.01}},
             },
@@ -85,7 +95,7 @@ class Scene:
     def control(self, **now: Any) -> None:
         """Put this in force in the processes of the run, besides what stays."""
         self._serial += 1
-        self._control = {**self._control, **now, "serial": self._serial}
+        self._control = {**self._control, **now, "shard": self.shard, "serial": self._serial}
         aside = self.folder / f"{CONTROL}.new"
         aside.write_text(json.dumps(self._control))
         os.replace(aside, self.folder / CONTROL)
@@ -120,42 +130,59 @@ class Scene:
 
     # -- who is where -------------------------------------------------------------------------------------------
 
+    def mine(self, rollout: str) -> bool:
+        """Whether a rollout belongs to the shard that faults strike."""
+        return shard_of(rollout, self.plan.shards) == self.shard
+
     def owner_pid(self) -> int:
-        """The pid in the directory's `OWNER`."""
-        return int(self._owner().identity.pid)
+        """The pid in the `OWNER` of the shard."""
+        return int(self._owner(self.shard).identity.pid)
 
     def owner_node(self) -> str:
         """The Ray node in it."""
-        return str(self._owner().identity.node)
-
-    def _owner(self) -> Any:
-        owner = read_owner(PosixFiles(str(self.directory)))
-        assert owner is not None
-        return owner
+        return str(self._owner(self.shard).identity.node)
 
     def owner_name(self) -> str:
         """The actor's name in it."""
-        return str(self._owner().identity.name)
+        return str(self._owner(self.shard).identity.name)
 
     def epoch(self) -> int:
         """The epoch in it."""
-        return int(self._owner().epoch)
+        return int(self._owner(self.shard).epoch)
+
+    def epochs_on(self, node: str) -> dict[int, int]:
+        """The shards whose owners are on a Ray node, with their epochs."""
+        owners = {shard: self._owner(shard) for shard in range(self.plan.shards)}
+        return {shard: int(owner.epoch) for shard, owner in owners.items() if owner.identity.node == node}
+
+    def all_after(self, epochs: dict[int, int]) -> bool:
+        """Whether each of these shards is in a later epoch."""
+        return all(self._owner(shard).epoch > epoch for shard, epoch in epochs.items())
 
     def where_the_owner_listens(self) -> tuple[str, int]:
         """Its host and port."""
-        endpoint = endpoint_of(str(self.directory))
+        endpoint = endpoint_of(self._directory_of(self.shard))
         return endpoint.host, endpoint.port
+
+    def _owner(self, shard: int) -> Any:
+        owner = read_owner(PosixFiles(self._directory_of(shard)))
+        assert owner is not None
+        return owner
+
+    def _directory_of(self, shard: int) -> str:
+        return shard_directory(str(self.directory), shard, self.plan.shards)
 
     def history(self) -> History:
         """What everybody was told so far."""
         return self._reader.read()
 
     async def busy(self, kind: str) -> int:
-        """The pid of a worker process of that kind that holds claims now."""
+        """The pid of a worker process of that kind that holds claims of the shard now."""
 
         def find() -> int | None:
             history = self.history()
-            holders = {call.holder for call in history.open.values() if call.holder.startswith(kind)}
+            calls = [call for call in history.open.values() if self.mine(call.rollout)]
+            holders = {call.holder for call in calls if call.holder.startswith(kind)}
             now = time.monotonic()
             pids = [history.processes[each][0] for each in sorted(holders) if history.pulses[each][-1] > now - 0.5]
             return self.draw.choice(pids) if pids else None
@@ -174,8 +201,8 @@ class Scene:
             await asyncio.sleep(0.02)
 
     def acknowledged_after(self, at: float, since: int = 0) -> float | None:
-        """Seconds from then to the first acknowledged write that was asked for after it."""
-        return self.history().recovered_after(at, since)
+        """Seconds from then to the first acknowledged write to the shard that was asked for after it."""
+        return self.history().recovered_after(at, since, self.mine)
 
     async def close(self) -> None:
         """Leave nothing of the run behind but its folder."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.crash.lab.__main__ import again
 from tests.crash.lab.broken_builds import caught, row
 from tests.crash.lab.checker import LOST, Violation
 from tests.crash.lab.faults import FAULTS
@@ -64,6 +65,12 @@ def test_a_seed_and_a_fault_are_a_plan() -> None:
     assert [plan_of(plan.seed, plan.fault) for plan in plans] == plans
     assert len({(plan.collectors, plan.calls, plan.warm_s) for plan in plans}) == len(plans)
     assert plans[0].random("fault").random() == plan_of(0, plans[0].fault).random("fault").random()
+
+
+def test_the_command_that_makes_a_run_again_names_its_configuration() -> None:
+    assert again(plan_of(6, "kill owner")) == "python -m tests.crash.lab --runs 1 --seed 6 --faults 'kill owner'"
+    plan = plan_of(6, "ray.cancel", "sync skipped", shards=4, history=False)
+    assert again(plan).endswith("--faults ray.cancel --shards 4 --history off --broken 'sync skipped'")
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.lab.in_process import CONTROL, Control, LabHook
+from tests.crash.lab.in_process import CONTROL, Control, LabHook, run_and_shard, shard_of_actor
 from tests.crash.lab.lab_files import LabFiles
 
 
@@ -71,3 +71,18 @@ def test_of_all_processes_that_reach_the_point_one_is_killed(directory: Path, mo
         second("after sync")
     assert len(killed) == 1
     assert (directory.parent / "fired-7").exists()
+
+
+def test_of_several_shards_one_is_struck(directory: Path) -> None:
+    put(directory, serial=1, shard=2, fail={"before append": errno.EIO})
+    hooks = [LabHook(Control(str(directory)), shard) for shard in range(4)]
+    for shard in (0, 1, 3):
+        hooks[shard]("before append")
+    with pytest.raises(OSError, match="Input/output"):
+        hooks[2]("before append")
+
+
+def test_an_owner_is_known_by_its_folder_and_by_its_actors_name() -> None:
+    assert run_and_shard("/runs/7/captures") == ("/runs/7/captures", 0)
+    assert run_and_shard("/runs/7/captures/shard-012") == ("/runs/7/captures", 12)
+    assert [shard_of_actor(name) for name in ("owner-1-of-7", "owner-1-of-7-shard-12")] == [0, 12]

@@ -28,7 +28,7 @@ async def cut(scene: Scene) -> None:
         done = path.cuts
         path.cut_after = 1 + int(scene.draw.expovariate(1 / 30_000))
         if not number:
-            scene.note("cut")
+            scene.note(f"cut the way to the {scene.owner}")
         await scene.until(lambda done=done: path.cuts > done, "the next cut")  # type: ignore[misc]
 
 
@@ -36,7 +36,7 @@ async def cut(scene: Scene) -> None:
 async def delay(scene: Scene) -> None:
     path = _path(scene)
     path.delay_s = scene.draw.uniform(0.05, 0.4)
-    scene.note(f"delay {path.delay_s:.2f} s")
+    scene.note(f"delay {path.delay_s:.2f} s on the way to the {scene.owner}")
     await asyncio.sleep(scene.draw.uniform(1.0, 3.0))
     path.delay_s = 0.0
 
@@ -46,7 +46,7 @@ async def half_open(scene: Scene) -> None:
     path = _path(scene)
     start = time.monotonic()
     path.swallow = True
-    scene.note("swallow")
+    scene.note(f"swallow what goes to the {scene.owner}")
     await asyncio.sleep(scene.draw.uniform(0.2, 1.5) * scene.plan.lease_s)
     path.swallow = False
     # Clients notice by themselves, after a lease at most.
@@ -86,13 +86,13 @@ async def _result(ref: Any) -> None:
 @fault("fork in a worker")
 async def fork(scene: Scene) -> None:
     """The workers fork all the while; here the owner dies under parents and children alike."""
-    scene.kill(scene.owner_pid(), "owner")
+    scene.kill(scene.owner_pid(), scene.owner)
 
 
 @fault("two drivers race to start")
 async def race(scene: Scene) -> None:
     """They have raced when the run began; here the owner dies."""
-    scene.kill(scene.owner_pid(), "owner")
+    scene.kill(scene.owner_pid(), scene.owner)
 
 
 @fault("driver killed and rejoined")
