@@ -1,4 +1,4 @@
-"""What may block for long: beside the loop for a coroutine's caller, in the calling thread for one that blocks anyway."""
+"""What may block for long: beside the loop for a coroutine, in the calling thread for a caller that blocks anyway."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from gym_capture.actor import niceness
 from gym_capture.actor.niceness import rank_as_ordinary
 from gym_capture.actor.owner_thread import OwnerThread
 
@@ -39,8 +38,8 @@ def test_without_the_privilege_the_owner_runs_as_it_was_started(monkeypatch: pyt
     def refused(*_: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(niceness.os, "setpriority", refused)
-    monkeypatch.setattr(niceness.os, "getpriority", lambda *_: 15)
+    monkeypatch.setattr(os, "setpriority", refused)
+    monkeypatch.setattr(os, "getpriority", lambda *_: 15)
     assert not rank_as_ordinary()
 
     async def serving() -> bool:
@@ -53,7 +52,7 @@ def test_without_the_privilege_the_owner_runs_as_it_was_started(monkeypatch: pyt
 
 def test_what_ranks_higher_already_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[tuple[int, ...]] = []
-    monkeypatch.setattr(niceness.os, "setpriority", lambda *given: changed.append(given))
-    monkeypatch.setattr(niceness.os, "getpriority", lambda *_: -5)
+    monkeypatch.setattr(os, "setpriority", lambda *given: changed.append(given))
+    monkeypatch.setattr(os, "getpriority", lambda *_: -5)
     assert rank_as_ordinary()
     assert not changed
