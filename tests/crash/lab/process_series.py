@@ -14,15 +14,15 @@ from tests.crash.lab.held_memory import Held
 
 MIB = 1 << 20
 
-GROWTH_BYTES = 6 * MIB
-"""What the unshared memory of a process may grow by in the span that is judged: allocators and caches breathe."""
+GROWTH_BYTES = 3 * MIB
+"""What the unshared memory of a process may grow by in the second half of its time: allocators and caches breathe."""
 
-GROWTH_PART = 0.05
+GROWTH_PART = 0.025
 """The same, as a part of its level, where that is more."""
 
-DESCRIPTORS = 16
-THREADS = 8
-"""What these may grow by."""
+DESCRIPTORS = 8
+THREADS = 4
+"""What these may grow by in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Line:
 
 
 class Trend(NamedTuple):
-    """One process over the span in which it is judged, its warm-up left out.
+    """One process over the span in which it is judged: the second half of its time, the first is its warm-up.
 
     Fields: `span_s`; `level` and `growth` of its own memory in bytes over the span, and growth `per_call` that was
     acknowledged meanwhile; the growth of descriptors and threads; what is `wrong` with it, empty if nothing is.
@@ -112,20 +112,19 @@ class Trend(NamedTuple):
         return self.growth / self.calls if self.calls else 0.0
 
 
-def trends(samples: Sequence[Sample], warm_s: float, least_s: float) -> list[Trend]:
+def trends(samples: Sequence[Sample], least_s: float) -> list[Trend]:
     """A trend of each process that was there long enough.
 
     Args:
         samples: of all processes.
-        warm_s: how much of each one's beginning is left out.
-        least_s: those that are seen for less than this after it are not judged.
+        least_s: those whose second half is shorter are not judged.
     """
     by_process: defaultdict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in samples:
         by_process[sample.role, sample.pid].append(sample)
     found = []
     for (role, pid), seen in by_process.items():
-        warm = [each for each in seen if each.at >= seen[0].at + warm_s]
+        warm = [each for each in seen if each.at >= (seen[0].at + seen[-1].at) / 2]
         if len(warm) > 2 and warm[-1].at - warm[0].at >= least_s:
             found.append(_trend(role, pid, warm))
     return found

@@ -43,8 +43,8 @@ class Soaked:
     owner: dict[str, Any] = field(default_factory=dict)
 
     def trends(self) -> list[Trend]:
-        """Processes that lived for a seventh of the time or more, what they did in their first twentieth left out."""
-        return trends(self.samples, self.minutes * 3.0, self.minutes * 60.0 / 7)
+        """Processes that lived for a seventh of the time or more, in the second half of theirs."""
+        return trends(self.samples, self.minutes * 60.0 / 14)
 
     def wrong(self) -> bool:
         """Whether anything is violated, disagrees or grows."""

@@ -45,15 +45,15 @@ def breathing(at: float) -> float:
 
 @pytest.mark.parametrize("uss", [lambda at: 80 * MIB, warming, breathing], ids=["flat", "warming up", "breathing"])
 def test_what_stays_on_its_level_is_flat(uss: Callable[[float], float]) -> None:
-    (trend,) = trends(series(uss), warm_s=90.0, least_s=300.0)
+    (trend,) = trends(series(uss), least_s=300.0)
     assert not trend.wrong
     assert abs(trend.growth) < MIB
 
 
 def test_a_call_that_is_kept_shows_as_its_bytes() -> None:
-    (trend,) = trends(series(lambda at: 80 * MIB + 30 * at * 500), warm_s=90.0, least_s=300.0)
+    (trend,) = trends(series(lambda at: 80 * MIB + 30 * at * 500), least_s=300.0)
     assert trend.per_call == pytest.approx(500, rel=0.01)
-    assert "memory grew by 24" in trend.wrong
+    assert "memory grew by 12" in trend.wrong
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_a_call_that_is_kept_shows_as_its_bytes() -> None:
     [({"descriptors": lambda at: 40 + at / 60}, "descriptors"), ({"threads": lambda at: 20 + at / 120}, "threads")],
 )
 def test_descriptors_and_threads_that_are_not_given_back_show(leak: dict[str, Any], said: str) -> None:
-    (trend,) = trends(series(**leak), warm_s=90.0, least_s=300.0)
+    (trend,) = trends(series(**leak), least_s=300.0)
     assert said in trend.wrong
 
 
 def test_a_process_that_was_there_for_a_moment_is_not_judged() -> None:
-    assert trends(series(lambda at: at * MIB, seconds=300), warm_s=90.0, least_s=300.0) == []
+    assert trends(series(lambda at: at * MIB, seconds=300), least_s=300.0) == []
 
 
 def test_a_line_through_points_has_their_slope() -> None:
