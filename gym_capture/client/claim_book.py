@@ -239,8 +239,9 @@ class ClaimBook:
             commit.whole = snapshot
             size += snapshot.raw_bytes
         self._buffer.resize(commit, size)
-        self._queue(commit, sealed, turn)
-        if turn is None and self._histories is not None and snapshot is not None:
+        queued = self._queue(commit, sealed, turn)
+        # Nothing may refer to what still waits for its claim's answer, or was refused: the owner would lack it.
+        if queued and turn is None and self._histories is not None and snapshot is not None:
             request = snapshot.texts.get(PartKind.REQUEST)
             if request is not None:
                 first = FirstRequest(sealed.model_call_id, sealed.digest, request.data)
@@ -248,17 +249,18 @@ class ClaimBook:
         if turn is not None:
             turn.end()
 
-    def _queue(self, commit: Commit, sealed: SealedExchange, turn: Turn | None = None) -> None:
+    def _queue(self, commit: Commit, sealed: SealedExchange, turn: Turn | None = None) -> bool:
+        """Queue its rows. False: not now (its claim may be open), or not at all (it was refused)."""
         ticket = commit.ticket
         claim = NO_CLAIM
         if ticket is not None:
             if ticket.state is ClaimState.WAITING and not self._forget_unsent(ticket):
                 # The claim may be open at the owner, in a generation that only its answer tells.
                 ticket.pending = lambda: self._queue(commit, sealed, turn)
-                return
+                return False
             if ticket.state is ClaimState.REFUSED:
                 self._settle_commit(commit, Committed(ticket.outcome or CallOutcome.REFUSED, ticket.generation))
-                return
+                return False
         generation = _generation_of(commit)
         if ticket is not None and ticket.state is ClaimState.OPEN:
             claim = ticket.number
@@ -270,6 +272,7 @@ class ClaimBook:
                 self._outbox.add(Entry(messages, _nobody_waits, new.body, new.body_bytes))
         settle = partial(self._committed, commit, turn)
         self._outbox.add(Entry(row, settle, sealed.body, sealed.body_bytes))
+        return True
 
     def _send_whole(self, commit: Commit, turn: Turn, generation: int) -> None:
         """The owner lacks messages that the exchange refers to, and kept nothing of it; its claim is as it was."""

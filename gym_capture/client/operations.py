@@ -96,7 +96,7 @@ class Ticket(Operation):
         self.leaving = False
         self.entry: Entry | None = None
         """Its row, until it is answered."""
-        self.pending: Callable[[], None] | None = None
+        self.pending: Callable[[], object] | None = None
         """What closes the claim, put off until the claim itself is answered."""
 
     def of_rollout(self) -> str:

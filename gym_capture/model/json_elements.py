@@ -141,7 +141,13 @@ def _moved(found: list[Region], moves: list[tuple[int, int]], known: Mapping[str
         else:
             last = end + by if listed else begins.at + begins.length
             moved.append(Region(key, begins.at, last, begins.listed + listed, begins.length, elements))
-    return moved
+    # Lists that are known may follow each other with nothing but space and commas between, as if one held the other.
+    return moved if _in_order(moved) else None
+
+
+def _in_order(regions: list[Region]) -> bool:
+    """Whether each region begins where the one before has ended, or later."""
+    return all(one.end <= other.start for one, other in pairwise(regions))
 
 
 def _found_fast(text: bytes, starts: Mapping[str, int]) -> list[Region] | None:
@@ -172,7 +178,7 @@ def _found_fast(text: bytes, starts: Mapping[str, int]) -> list[Region] | None:
             found.append(Region("", at, at + len(data), 1, 0, [(at, at + len(data), data)]))
     found.sort(key=lambda region: region.start)
     # A key that stands twice may have led to the same bytes twice.
-    return found if all(one.end <= other.start for one, other in pairwise(found)) else None
+    return found if _in_order(found) else None
 
 
 def _list_region(text: bytes, key: str, start: int, raws: list[msgspec.Raw]) -> Region | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -252,6 +253,33 @@ async def test_batches_that_are_sent_again_carry_the_same_messages() -> None:
         await talk(bench, requests[4:], 4)
         assert bench.owner.ledger.counts["lacking"] == 0
         assert [len(each["request"]["messages"]) for each in bench.owner.exchanges("r")] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_nothing_refers_to_an_exchange_that_waits_for_its_claims_answer() -> None:
+    async with harness(patience_s=10.0) as bench:
+        requests = growing(5)
+        owner = bench.owner
+        rollout = bench.client.rollout("r", (await bench.client.clear(["r"]))["r"])
+        for turn, request in enumerate(requests):
+            if turn == 1:
+                owner.deaf_to_batches = True
+            claim = rollout.claim(dialect="chat", model_call_id=f"c{turn}")
+            entered = asyncio.create_task(claim.__aenter__())
+            await settle()
+            if turn == 1:
+                owner.go_away()
+            await entered
+            claim.complete(request=request, response={})
+            claim.detach()
+            await settle()
+        owner.forget_held()
+        owner.deaf_to_batches = False
+        owner.come_back()
+        assert await bench.client.quiesce("r")
+        assert owner.ledger.counts["lacking"] == 0
+        # The second one's row came last, once its claim was answered.
+        assert [len(each["request"]["messages"]) for each in owner.exchanges("r")] == [1, 3, 4, 5, 2]
+        assert owner.ledger.view("r").reasons is None
 
 
 def test_the_book_forgets_the_longest_unused_when_it_is_full() -> None:

@@ -352,6 +352,22 @@ def test_what_two_lists_claim_to_begin_with_is_looked_into_again() -> None:
     assert (both.skeleton, both.messages, both.stretches) == (fresh.skeleton, [], fresh.stretches)
 
 
+@pytest.mark.parametrize("more", [b"", b',{"role":"user","content":"and on"}'])
+def test_a_list_that_holds_what_another_began_with_is_looked_into_again(more: bytes) -> None:
+    """What both began with stands where it stood, with nothing but space and a comma between."""
+    one, other = (b'{"content":"%b"}' % (letter * 200) for letter in (b"a", b"b"))
+    middle = b'],"messages":['
+    first = b'{"tools":[' + one + middle + other + b"]}"
+    text = b'{"tools":[' + one + b",".rjust(len(middle)) + other + more + b'],"messages":[]}'
+    stored = weave(first, {}, 0)
+    assert stored is not None
+    known = {digest: number for number, digest in enumerate(stored.digests)}
+    woven = weave(text, known, len(known), stored.stretches)
+    assert woven is not None
+    messages = dict(enumerate([*stored.messages, *woven.messages]))
+    assert resolve(woven.skeleton, len(text), woven.needs, run_of(messages)) == text
+
+
 def test_a_list_that_holds_messages_as_text_is_looked_into_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = chat([message(1, 200), message(2, 200)])
     one = weave(text, {digest_of(json.dumps(message(1, 200), separators=(",", ":")).encode()): 0}, None)
