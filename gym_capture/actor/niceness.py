@@ -20,10 +20,9 @@ def rank_as_ordinary() -> bool:
         `RLIMIT_NICE`).
     """
     own = 0  # Linux: the calling thread; niceness is each thread's own there, and inherited
-    if os.getpriority(os.PRIO_PROCESS, own) <= ORDINARY:
-        return True
     try:
-        os.setpriority(os.PRIO_PROCESS, own, ORDINARY)
+        if os.getpriority(os.PRIO_PROCESS, own) > ORDINARY:
+            os.setpriority(os.PRIO_PROCESS, own, ORDINARY)
     except OSError:
         return False
     return True

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gym_capture.model.exchange import SealedExchange, SealedMessages, Snapshot, pack
-from gym_capture.model.history import NO_STRETCHES, Stretch
+from gym_capture.model.history import MIN_TEXT_BYTES, NO_STRETCHES, Stretch
 from gym_capture.model.rows import HistoryRow
 
 _NO_MESSAGES = SealedMessages([], [], [], 0)
@@ -27,8 +27,23 @@ _FIRST_REQUESTS = 8
 
 _UNRELATED = 3
 """So many requests of a rollout are kept that repeat nothing of each other: several agents may talk in it in turn."""
+_GLIMPSES = 32
+"""Of so many before them a few bytes are: more agents than that hardly talk in turn."""
+_GLIMPSE_BYTES = 200
+"""What each takes in memory, about."""
 
 _PROBE_BYTES = 64
+
+
+class Glimpse(NamedTuple):
+    """The bytes in the middle of a request that was sent whole and is no longer kept, and where they stood."""
+
+    at: int
+    probe: bytes
+
+    def seen_in(self, text: bytes) -> bool:
+        """Whether a request has the same bytes at the same place, as one has that goes on from it."""
+        return text.startswith(self.probe, self.at)
 
 
 class FirstRequest(NamedTuple):
@@ -44,11 +59,40 @@ class FirstRequest(NamedTuple):
         A conversation that grew has the same bytes at the same place, or what stood behind them somewhere.
         """
         own = self.text
+        if len(own) < MIN_TEXT_BYTES:
+            return False  # its last bytes, `}]}`, are those of any
         at = min(len(own), len(text)) // 2
         if own[at : at + _PROBE_BYTES] == text[at : at + _PROBE_BYTES]:
             return True
         at = len(own) * 3 // 4
         return own[at : at + _PROBE_BYTES] in text
+
+    @property
+    def glimpse(self) -> Glimpse:
+        """What is kept of it longer than its text."""
+        at = len(self.text) // 2
+        return Glimpse(at, self.text[at : at + _PROBE_BYTES])
+
+
+class Unrelated(NamedTuple):
+    """The last requests of a rollout that were sent whole and repeat nothing of each other, the newest last."""
+
+    requests: tuple[FirstRequest, ...] = ()
+    glimpses: tuple[Glimpse, ...] = ()
+
+    def with_request(self, request: FirstRequest) -> Unrelated:
+        """Those and another one; of the oldest little is kept, or nothing."""
+        requests = (*self.requests, request)
+        gone = tuple(each.glimpse for each in requests[:-_UNRELATED] if len(each.text) >= MIN_TEXT_BYTES)
+        return Unrelated(requests[-_UNRELATED:], (*self.glimpses, *gone)[-_GLIMPSES:])
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        return sum(len(each.text) for each in self.requests) + _GLIMPSE_BYTES * len(self.glimpses)
+
+
+_NONE_YET = Unrelated()
 
 
 class Conversation:
@@ -155,7 +199,7 @@ class HistoryBook:
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
-        self._conversations: OrderedDict[tuple[str, int], Conversation | tuple[FirstRequest, ...]] = OrderedDict()
+        self._conversations: OrderedDict[tuple[str, int], Conversation | Unrelated] = OrderedDict()
         self._charged: dict[tuple[str, int], int] = {}
         self._last = 0
 
@@ -170,13 +214,13 @@ class HistoryBook:
         key = (rollout, generation)
         found = self._conversations.get(key)
         if found is None:
-            self._conversations[key] = ()
+            self._conversations[key] = _NONE_YET
             self._charge(key, 0)
             return None
         self._conversations.move_to_end(key)
         if not isinstance(found, Conversation):
-            source = next((each for each in reversed(found) if each.repeated_in(text)), None)
-            if found and source is None:
+            source = next((each for each in reversed(found.requests) if each.repeated_in(text)), None)
+            if found.requests and source is None and not any(each.seen_in(text) for each in found.glimpses):
                 return None
             self._last += 1
             found = self._conversations[key] = Conversation(self._last, source)
@@ -188,15 +232,15 @@ class HistoryBook:
         key = (rollout, generation)
         earlier = self._conversations.get(key)
         small = len(request.text) <= self._capacity_bytes // _FIRST_REQUESTS
-        if small and isinstance(earlier, tuple):
-            kept = self._conversations[key] = (*earlier[1 - _UNRELATED :], request)
-            self._charge(key, sum(len(each.text) for each in kept))
+        if small and isinstance(earlier, Unrelated):
+            kept = self._conversations[key] = earlier.with_request(request)
+            self._charge(key, kept.held_bytes)
 
     def lacking(self, rollout: str, generation: int, conversation: Conversation) -> None:
         """The owner lacks messages of that history: what follows begins another."""
         key = (rollout, generation)
         if self._conversations.get(key) is conversation:
-            self._conversations[key] = ()
+            self._conversations[key] = _NONE_YET
             self._charge(key, 0)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from typing import Any
 
@@ -397,6 +398,33 @@ def test_agents_that_talk_in_turn_begin_a_conversation_with_their_second_request
                 turn.end()
 
 
+@pytest.mark.parametrize("agents", [4, 30])
+def test_of_many_agents_that_talk_in_turn_what_the_later_ones_said_is_found_again(agents: int) -> None:
+    """The first one's text is gone by then: its messages are sent once more, and its turns have a conversation."""
+    book = HistoryBook()
+    for agent in range(agents):
+        request = talk_of(f"agent {agent}", 1)
+        assert book.turn("r", 0, request) is None
+        book.sent_whole("r", 0, first_request(request))
+    assert book.turn("r", 0, talk_of("another", 1)) is None
+    turn = book.turn("r", 0, talk_of("agent 0", 2))
+    assert turn is not None
+    assert (turn.earlier, turn.first) == (b"", 0)
+
+
+@pytest.mark.parametrize("tiny", [b"", b"{}", b'{"messages":[]}'])
+def test_a_request_of_a_few_bytes_is_taken_for_nobodys_beginning(tiny: bytes) -> None:
+    book = HistoryBook()
+    for request in (talk_of("agent", 1), tiny, *(talk_of(f"judge {number}", 1) for number in range(3))):
+        assert book.turn("r", 0, request) is None
+        book.sent_whole("r", 0, first_request(request))
+        if request == tiny:
+            turn = copy.deepcopy(book).turn("r", 0, talk_of("agent", 2))
+            assert turn is not None
+            assert turn.earlier == talk_of("agent", 1)
+    assert book.turn("r", 0, talk_of("another", 1)) is None
+
+
 def test_a_conversation_is_found_behind_what_differs_in_every_request() -> None:
     """A field before the messages, as some harnesses write one, moves all that is repeated."""
     book = HistoryBook()
@@ -410,8 +438,8 @@ def test_a_conversation_is_found_behind_what_differs_in_every_request() -> None:
 
 def test_requests_that_are_kept_for_a_conversation_are_few_and_counted() -> None:
     book = HistoryBook()
-    for number in range(20):
-        request = talk_of(f"judge {number}", 1)
+    for number in range(100):
+        request = talk_of(f"judge {number}", 10)
         book.turn("r", 0, request)
         book.sent_whole("r", 0, first_request(request))
-    assert 2 * len(request) < book.held_bytes < 4 * len(request) + 1000
+    assert 2 * len(request) < book.held_bytes < 4 * len(request) + 32 * 250
