@@ -1,7 +1,8 @@
 """Running the client's coroutines for a caller that blocks: the same code, without a loop.
 
-Everything that the client awaits goes through `Host.perform` and `Host.foreign`. In blocking mode these wait on a
-lock instead of a future, so a coroutine runs through without ever being suspended.
+Everything that the client awaits goes through `Host.perform` and `Host.foreign`, which in blocking mode wait on a lock
+instead of a future, or through a reader of the directory, which reads in the calling thread then. So a coroutine runs
+through without ever being suspended.
 """
 
 from __future__ import annotations

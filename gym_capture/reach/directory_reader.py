@@ -14,7 +14,8 @@ from gym_capture.storage.run_marker import read_run
 
 
 class DirectoryReader:
-    """A `PayloadReader` and an `EvidenceReader`. Reads in a thread, for the log may be large.
+    """A `PayloadReader` and an `EvidenceReader`. Reads in a thread of its own, for the log may be large;
+    for a caller that blocks, in the caller's.
 
     Args:
         directory: the capture directory.

@@ -526,6 +526,11 @@ def test_a_uri_is_shown_without_its_secrets() -> None:
     assert shown("s3://KEY:a%2Fb@bucket/x?region=r") == "s3://KEY:***@bucket/x?region=r"
     assert shown("abfs://c@a/x?client_secret=1&tenant_id=2") == "abfs://c@a/x?client_secret=***&tenant_id=2"
     assert shown("s3://bucket/x") == "s3://bucket/x"
+    inner = "s3://bucket/x?endpoint_override=http://me:{}@host:9000&json_credentials={}&session={}&region=r"
+    assert shown(inner.format("a", "b", "c")) == inner.format("***", "***", "***")
+    assert (
+        shown("s3://bucket/x?endpoint_override=http://host:9000") == "s3://bucket/x?endpoint_override=http://host:9000"
+    )
 
 
 # -- the command line -------------------------------------------------------------------------------------------

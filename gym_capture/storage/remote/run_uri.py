@@ -10,7 +10,12 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _COLLAPSED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Not only what can be parsed: a password with `?` or `#` in it is shown no more than others.
 _PASSWORD = re.compile(r"^([^:]+:/+[^:@?#]*:).*@", re.DOTALL)
-_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:secret|token|pass|pwd|key|sig|sas)[^=&#]*=)[^&]*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"([?&][^=&#]*(?:secret|token|pass|pwd|key|sig|sas|cred|session)[^=&#]*=)[^&]*", re.IGNORECASE
+)
+
+_INNER_PASSWORD = re.compile(r"(=[A-Za-z][A-Za-z0-9+.-]*://[^/@&:]*:)[^@&]*@")
+"""In an option that is a URI itself, as `endpoint_override` is."""
 
 
 def is_uri(place: str | Path) -> bool:
@@ -29,7 +34,8 @@ def uri_of(path: Path) -> str | None:
 
 def shown(uri: str) -> str:
     """The URI for messages: what may be a password, a key or a token in it is `***`."""
-    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", uri))
+    without = _INNER_PASSWORD.sub(r"\1***@", _PASSWORD.sub(r"\1***@", uri))
+    return _SECRET_OPTION.sub(r"\1***", without)
 
 
 __all__ = ["is_uri", "shown", "uri_of"]
