@@ -25,6 +25,19 @@ def elements_of(text: bytes) -> list[Element]:
     return [element for region in find_regions(text) for element in region.elements]
 
 
+@pytest.fixture
+def digested(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What was digested as a message, in order."""
+    found: list[bytes] = []
+
+    def noting(data: bytes) -> bytes:
+        found.append(data)
+        return digest_of(data)
+
+    monkeypatch.setattr(history, "digest_of", noting)
+    return found
+
+
 class Stored:
     """What an owner has of one history."""
 
@@ -147,14 +160,7 @@ def test_lists_that_go_on_are_found_around_what_they_begin_with(space: str) -> N
     assert find_regions(moved, {"messages": Known(0, 9, 1), "tools": Known(5, 9, 1)}) == find_regions(moved)
 
 
-def test_lists_that_moved_go_on_from_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    digested: list[bytes] = []
-
-    def noting(data: bytes) -> bytes:
-        digested.append(data)
-        return digest_of(data)
-
-    monkeypatch.setattr(history, "digest_of", noting)
+def test_lists_that_moved_go_on_from_what_they_were(digested: list[bytes]) -> None:
     stored = Stored()
     for turn in range(1, 5):
         messages, tools = [message(index) for index in range(turn)], [message(-1), message(-2)]
@@ -299,15 +305,8 @@ def test_work_grows_with_the_text_and_not_with_its_square(monkeypatch: pytest.Mo
         assert len(asked) == size + 1
 
 
-def test_a_request_that_repeats_the_last_ones_lists_is_cut_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_repeats_the_last_ones_lists_is_cut_where_it_goes_on(digested: list[bytes]) -> None:
     """Counted: each message is digested in the turn that brings it, whatever stands before and behind the lists."""
-    digested: list[bytes] = []
-
-    def noting(data: bytes) -> bytes:
-        digested.append(data)
-        return digest_of(data)
-
-    monkeypatch.setattr(history, "digest_of", noting)
     stored = Stored()
     for turn in range(1, 6):
         tools, messages = [message(-2), "short", message(-1)], [message(index) for index in range(3 * turn)]
