@@ -209,7 +209,7 @@ class CollectConfig(_Section):
 
 
 class SealConfig(_Section):
-    """What becomes of the capture directory once `gym-capture run` has ended well."""
+    """What becomes of the capture directory once `gym-capture run` has ended well. What finishes is sealed ahead."""
 
     after_run: bool | None = Field(
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from gym_capture.cli.opened import looking
 from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 from gym_capture.errors import ConfigError
+from gym_capture.storage import names
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -36,6 +38,9 @@ def seal(
             "--to", metavar="URI", help="Then carry it to a folder elsewhere: s3://bucket/runs/7.", show_default=False
         ),
     ] = None,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Seal what is finished of a run that goes on, until it ends or Ctrl-C.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -49,12 +54,22 @@ def seal(
     With `--to` a copy of what was sealed is then sent to any file system that pyarrow knows, where commands that read
     find it once all of it is there. The directory stays; `gym-capture prune` removes it.
 
+    With `--ahead` rollouts that were merged are sealed while the run goes on, half a gigabyte of exchanges at a time,
+    into `DIR/sealed-ahead`. The log stays as it is; sealing takes over from there what still holds, and has little left
+    to do. `gym-capture run` does it by itself where the run is to be sealed.
+
     `gym-capture seal runs/local/model-calls`
 
     `gym-capture seal runs/local/model-calls --to s3://bucket/runs/7`
     """
     with looking(as_json=as_json, debug=debug) as screen:
-        told = sealed(local_directory(directory).absolute(), to, as_it_is=as_it_is)
+        path = local_directory(directory).absolute()
+        if ahead:
+            if to is not None or as_it_is:
+                raise ConfigError("--ahead seals a run that goes on; --to and --as-it-is are for when it is over")
+            told = _sealed_ahead(path)
+        else:
+            told = sealed(path, to, as_it_is=as_it_is)
         if screen.as_json:
             screen.document(told)
         else:
@@ -87,6 +102,19 @@ def sealed(directory: Path, to: str | None, *, as_it_is: bool = False) -> dict[s
     if carried is not None:
         told["carried"] = asdict(carried)
     return told
+
+
+def _sealed_ahead(directory: Path) -> dict[str, Any]:
+    import threading
+
+    from gym_capture.directory.sealing_ahead import lowest_rank, seal_ahead
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    lowest_rank()
+    report = seal_ahead(directory, stop)
+    return {"directory": str(directory), "dataset": names.SEALED_AHEAD, "parts": report.parts, "calls": report.calls}
 
 
 def prune(

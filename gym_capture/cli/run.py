@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,15 @@ def run_command(path: Path, overrides: Sequence[str], screen: Screen) -> Exit:
     config = load_config(path, overrides)
     if config.seal.wanted:
         _require_seal(config)
-    summary, caught = asyncio.run(_collect(config, screen))
+    with ExitStack() as beside:
+
+        def on_started() -> None:
+            if config.seal.wanted:
+                from gym_capture.directory.sealing_ahead import SealingProcess  # its extra may be missing
+
+                beside.enter_context(SealingProcess(config.directory))
+
+        summary, caught = asyncio.run(_collect(config, screen, on_started))
     status = exit_status(summary, config, caught)
     if not screen.as_json:
         screen.out.print(summary_view(summary))
@@ -98,7 +107,9 @@ def exit_status(summary: Summary, config: CaptureConfig, caught: signal.Signals 
     return Exit.OK
 
 
-async def _collect(config: CaptureConfig, screen: Screen) -> tuple[Summary, signal.Signals | None]:
+async def _collect(
+    config: CaptureConfig, screen: Screen, on_started: Callable[[], None]
+) -> tuple[Summary, signal.Signals | None]:
     loop = asyncio.get_running_loop()
     stop = StopRequest(config.collect.stop_grace_s)
     progress = Progress()
@@ -114,10 +125,11 @@ async def _collect(config: CaptureConfig, screen: Screen) -> tuple[Summary, sign
             else f"stopping: {progress.running} rollouts that run have {stop.grace_s:g} s to finish (again: at once)"
         )
 
-    def watch_signals() -> None:
+    def started() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
+        on_started()
 
     with ProgressView(screen.err, progress):
-        summary = await collect(config, progress=progress, stop=stop, on_started=watch_signals)
+        summary = await collect(config, progress=progress, stop=stop, on_started=started)
     return summary, caught[0] if caught else None

@@ -239,7 +239,7 @@ def _is_file_of(inside: str, name: str) -> bool:
     """Likewise of a file."""
     if inside == names.QUARANTINE:
         return _is_file_of("", name.removesuffix(".tmp").rpartition(".")[0])
-    if names.sealed_folders_in([inside]):
+    if inside == names.SEALED_AHEAD or names.sealed_folders_in([inside]):
         return name == MANIFEST or bool(part_files_in([name])) or names.is_temporary(name)
     return names.is_ours(name) and not names.is_folder(name)
 

@@ -6,7 +6,7 @@ they lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gym_capture.model.exchange import (
@@ -99,6 +99,23 @@ class CapturedRollout(NamedTuple):
     reasons: Mapping[str, int] | None = None
     outstanding: int = 0
     late: int = 0
+
+
+class CountedCalls:
+    """Calls that are counted as they are gone through, once.
+
+    Attributes:
+        calls: how many there were so far.
+    """
+
+    def __init__(self, given: Iterable[CapturedCall]) -> None:
+        self._given = given
+        self.calls = 0
+
+    def __iter__(self) -> Iterator[CapturedCall]:
+        for call in self._given:
+            self.calls += 1
+            yield call
 
 
 def captured_parts(

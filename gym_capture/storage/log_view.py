@@ -89,6 +89,10 @@ class LogView:
         state = self.state(rollout_id)
         return state.view() if state is not None else self._ledger.view(rollout_id)
 
+    def page_of(self, rollout_id: str) -> bytes | None:
+        """Where its page lies, while that says all of it: the same as long as nothing came to it. None: it does not."""
+        return self._ledger.archived.get(rollout_id)
+
     def knows(self, rollout_id: str) -> bool:
         """Whether the log knows it (`RolloutState.known`)."""
         archived = self._archived(rollout_id)

@@ -26,6 +26,9 @@ QUARANTINE = "quarantine"
 SEALED = "SEALED"
 """Names the folder of the dataset that stands for the log; JSON. Without it the log counts."""
 
+SEALED_AHEAD = "sealed-ahead"
+"""The folder of the dataset into which finished rollouts are sealed while the run goes on. The log counts, not it."""
+
 CONTENTS = "CONTENTS"
 """Lists all files of a sealed run that was carried elsewhere; JSON. Without it no run is there."""
 
@@ -100,7 +103,7 @@ def sealed_folder(epoch: int) -> str:
 
 
 def sealed_folders_in(names: Iterable[str]) -> list[str]:
-    """Every folder of a dataset, one that was left unfinished too."""
+    """Every folder of a dataset that stands for a log, or was to: one that was left unfinished too."""
     return sorted(name for name in names if _SEALED_FOLDER.fullmatch(name))
 
 
@@ -145,7 +148,7 @@ def is_shard(name: str) -> bool:
 
 def is_folder(name: str) -> bool:
     """Whether what has this name in a capture directory is a folder."""
-    return name == QUARANTINE or any(pattern.fullmatch(name) for pattern in (_SHARD, _SEALED_FOLDER))
+    return name in (QUARANTINE, SEALED_AHEAD) or any(pattern.fullmatch(name) for pattern in (_SHARD, _SEALED_FOLDER))
 
 
 def is_temporary(name: str) -> bool:
@@ -160,7 +163,7 @@ def replaced_by(temporary: str) -> str:
 
 def is_ours(name: str) -> bool:
     """Whether a file or folder of a capture directory has a name that is listed here, other than NeMo Gym's."""
-    return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED, CONTENTS) or any(
+    return name in (RUN, OWNER, COLLECT, QUARANTINE, SEALED, SEALED_AHEAD, CONTENTS) or any(
         pattern.fullmatch(name)
         for pattern in (_SHARD, _SEALED_FOLDER, _EPOCH, _BEAT_OR_TOKEN, _SEGMENT, _CHECKPOINT, _TEMPORARY)
     )

@@ -4,21 +4,22 @@ Sealing is an owner that serves nobody: it takes the next epoch, so that nobody 
 folder that is that epoch's alone. Once all of it is on disk, its manifest last, the log is closed (`closing`): either
 that comes to pass or an owner takes the directory, never both. Then readers are shown the dataset, and then the
 segments are removed. It may be killed anywhere; until the log is closed it is whole and counts, and run again sealing
-begins anew; after that, run again it goes on. `docs/decisions/0014-sealed-dataset.md` says why it is done so.
+begins anew; after that, run again it goes on. What was sealed while the run went on (`sealing_ahead`) is taken over
+where it still says what the log says. `docs/decisions/0014-sealed-dataset.md` says why it is done so.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from gym_capture.errors import DamagedLog, GymCaptureError, Superseded, UnsettledRun
-from gym_capture.model.captured import CapturedCall, CapturedRollout
+from gym_capture.errors import DamagedLog, FormatError, GymCaptureError, Superseded, UnsettledRun
+from gym_capture.model.captured import CapturedRollout, CountedCalls
 from gym_capture.model.clock import Clock, SystemClock
-from gym_capture.model.rollout_state import LOST
+from gym_capture.model.rollout_state import DAMAGED, LOST
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.closing import ClosingNote, close_log, closed_in, sealed_in, switch_readers
 from gym_capture.storage.fault_points import after, before
@@ -27,8 +28,10 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity, Wait
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.sealed.manifest import MANIFEST, Manifest, read_manifest, replace_manifest
+from gym_capture.storage.sealed.agreement import SealedSoFar, agreed
+from gym_capture.storage.sealed.manifest import MANIFEST, Manifest, replace_manifest
 from gym_capture.storage.sealed.reader import SealedReader
+from gym_capture.storage.sealed.rollout_index import RolloutIndex
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.shard_store import ShardStore
 
@@ -45,6 +48,7 @@ class SealReport:
         segments, log_bytes: the segments that were removed now, and their bytes.
         files_read_back: the dataset's files, each found to be what its manifest says.
         lost, damaged: claims that were open, and exchanges that could not be read; what was sealed says so.
+        calls_ahead: those of the calls that had been sealed while the run went on.
     """
 
     folder: str = ""
@@ -57,6 +61,7 @@ class SealReport:
     files_read_back: int = 0
     lost: int = 0
     damaged: int = 0
+    calls_ahead: int = 0
 
 
 def seal_log(
@@ -127,7 +132,8 @@ def seal_log(
             "Readers show the rest; `gym-capture verify` names the rollouts. Restore the folder from a copy."
         )
     _remove_segments(files, report)
-    _measure(files, note.sealed, report)
+    if _measure(files, note.sealed, report):
+        files.remove_folder(names.SEALED_AHEAD)
     return report
 
 
@@ -158,19 +164,45 @@ def _write_dataset(
         # Where the log is not whole, a dataset may be all that is left of it.
         _remove_unfinished(files, folder)
     writer = SealedWriter(dataset)
+    sealed = _adopt_ahead(files, writer, log)
+    report.calls = report.calls_ahead = sum(each.calls for each in sealed.values())
     for standing in log.standings():
-        found = log.captured(standing.rollout_id)
-        counted = _Counted(found)
-        writer.add(_closed(found, counted, standing.late))
-        report.damaged += found.indexes - counted.calls
-        report.calls += counted.calls
-        report.rollouts += 1
+        ahead = sealed.get(standing.rollout_id)
+        first = 0 if ahead is None else ahead.calls
+        found = log.captured(standing.rollout_id, first=first)
+        counted = CountedCalls(found.calls)
+        closed = _closed(found, counted, standing.late)
+        if ahead is None or not ahead.says_all(closed):
+            writer.add(closed)
+            report.damaged += found.indexes - first - counted.calls
+            report.calls += counted.calls
     if report.damaged and not as_it_is:
         raise _unsettled(files, 0, True)
     manifest = writer.commit()
     if not manifest.parts:
         replace_manifest(dataset, manifest)
     return manifest
+
+
+def _adopt_ahead(files: PosixFiles, writer: SealedWriter, log: ShardStore) -> dict[str, SealedSoFar]:
+    """Take over what was sealed while the run went on, part by part, as far as it still says what the log says."""
+    sealed: dict[str, SealedSoFar] = {}
+    if names.SEALED_AHEAD not in files.names():
+        return sealed
+    ahead = files.folder(names.SEALED_AHEAD)
+    try:
+        reader = SealedReader(ahead)
+    except (DamagedLog, FormatError):
+        return sealed  # all of it is in the log
+    for part in reader.manifest.parts:
+        found = agreed(reader, part, sealed, log.view)
+        if found is not None:
+            try:
+                writer.adopt(ahead, part)
+            except DamagedLog:
+                continue
+            sealed |= found
+    return sealed
 
 
 def require_settled(files: PosixFiles) -> None:
@@ -204,20 +236,7 @@ def _read_again(files: PosixFiles, folder: str) -> list[str]:
     return broken
 
 
-class _Counted:
-    """The calls of a rollout, counted as they are gone through."""
-
-    def __init__(self, rollout: CapturedRollout) -> None:
-        self._given = rollout.calls
-        self.calls = 0
-
-    def __iter__(self) -> Iterator[CapturedCall]:
-        for call in self._given:
-            self.calls += 1
-            yield call
-
-
-def _closed(found: CapturedRollout, calls: _Counted, late: int) -> CapturedRollout:
+def _closed(found: CapturedRollout, calls: CountedCalls, late: int) -> CapturedRollout:
     """A rollout whose claims nobody can hold any more."""
     reasons = found.reasons
     if found.outstanding:
@@ -265,14 +284,19 @@ def _remove_segments(files: PosixFiles, report: SealReport) -> None:
         report.segments += 1
 
 
-def _measure(files: PosixFiles, folder: str, report: SealReport) -> None:
-    manifest = read_manifest(files.folder(folder))
+def _measure(files: PosixFiles, folder: str, report: SealReport) -> bool:
+    """Say what the dataset has. Returns whether it has every call: what was sealed ahead has none that it lacks."""
+    reader = SealedReader(files.folder(folder))
+    index = RolloutIndex(reader)
+    parts = reader.manifest.parts
     report.folder = folder
-    report.files_read_back = sum(len(part.files) for part in manifest.parts)
-    report.calls = sum(part.call_count for part in manifest.parts)
-    report.rollouts = sum(part.rollout_count for part in manifest.parts)
-    report.raw_bytes = sum(part.raw_bytes for part in manifest.parts)
-    report.dataset_bytes = sum(file.size for part in manifest.parts for file in part.files)
+    report.files_read_back = sum(len(part.files) for part in parts)
+    report.calls = sum(part.call_count for part in parts)
+    report.rollouts = len(index.rows)
+    report.raw_bytes = sum(part.raw_bytes for part in parts)
+    report.dataset_bytes = sum(file.size for part in parts for file in part.files)
+    lacking = sum(rows[-1].indexes - sum(row.calls for row in rows) for rows in index.rows.values())
+    return not (lacking or any(DAMAGED in (rows[-1].reasons or ()) for rows in index.rows.values()))
 
 
 __all__ = ["SealReport", "require_settled", "seal_log"]

@@ -166,8 +166,12 @@ class ShardStore:
         exchanges, damaged = self._read(rollout_id)
         return exchanges, len(damaged)
 
-    def captured(self, rollout_id: str, *, texts: bool = True, strict: bool = True) -> CapturedRollout:
-        """See `CaptureStore.captured`."""
+    def captured(self, rollout_id: str, *, texts: bool = True, strict: bool = True, first: int = 0) -> CapturedRollout:
+        """See `CaptureStore.captured`.
+
+        Args:
+            first: of a rollout in the log, its calls from this call index on.
+        """
         validate_rollout_id(rollout_id)
         if self._lies_beside(rollout_id):
             calls, lines = self._nemo_gym.calls(rollout_id, strict=strict)
@@ -175,9 +179,24 @@ class ShardStore:
             return CapturedRollout(rollout_id, 0, calls, lines, reasons)
         view = self._log.view(rollout_id)
         indexes = len(view.entries) + view.holes
+        entries = [entry for entry in view.entries if entry.call_index >= first] if first else view.entries
         return CapturedRollout(
-            rollout_id, view.generation, self._calls(view.entries, texts), indexes, view.reasons, view.outstanding
+            rollout_id, view.generation, self._calls(entries, texts), indexes, view.reasons, view.outstanding
         )
+
+    def finished_bytes(self, rollout_id: str, first: int = 0) -> int | None:
+        """Bytes, before compression, of a finished rollout's calls from call index `first` on; None: it is not.
+
+        Finished is one that was merged, with no claim open, no row that the merge did not return, and no call damaged.
+        """
+        state = self._in_log(rollout_id)
+        if state is None or not state.merged or state.late or state.outstanding or state.holes:
+            return None
+        return sum(part.raw for entry in state.entries[first:] for part in entry.parts)
+
+    def page_of(self, rollout_id: str) -> bytes | None:
+        """See `LogView.page_of`."""
+        return self._log.page_of(rollout_id)
 
     def _calls(self, entries: Iterable[Entry], texts: bool) -> Iterator[CapturedCall]:
         messages = Messages(self._files)

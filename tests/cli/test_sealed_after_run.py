@@ -25,7 +25,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories that were collected into."""
     found: list[Path] = []
 
-    async def collect(config: Any, _screen: Any) -> tuple[Summary, None]:
+    async def collect(config: Any, _screen: Any, _on_started: Any) -> tuple[Summary, None]:
         found.append(config.directory)
         return Summary(Path("/out"), Path("/failures"), config.directory, total=0, earlier=0, finished=[]), None
 

@@ -26,6 +26,7 @@ _OPEN_FILES = 32
 """Footers kept: each is up to about 1 MB."""
 _CHECKED_BYTES = 1 << 20
 _WHOSE = ["rollout_id", "generation", "call_index", "raw_bytes"]
+_NAMED = ["rollout_id", "generation", "call_index", "model_call_id", "digest"]
 _IDENTITY = [*_WHOSE, "model_call_id", "digest", "derivation", "flags", "record"]
 
 
@@ -124,6 +125,20 @@ class SealedReader:
             parquet = self._parquet(part.rollouts)
             for group in range(parquet.groups):
                 yield from _as_rows(part, parquet.group(group, None))
+
+    def identities(self, part: SealedPart) -> list[tuple[str, int, int, str, bytes]]:
+        """Of each call of a part: rollout id, generation, call index, model call id, digest.
+
+        Raises:
+            DamagedLog: its file of calls is damaged or gone.
+        """
+        found: list[tuple[str, int, int, str, bytes]] = []
+        with _damage_named(self, part.calls):
+            parquet = self._parquet(part.calls)
+            for group in range(parquet.groups):
+                table = parquet.group(group, _NAMED)
+                found += zip(*(table.column(name).to_pylist() for name in _NAMED), strict=True)
+        return found
 
     def rows_by_calls(self, part: SealedPart) -> list[SealedRow]:
         """What a part's calls say of its rollouts, where its file of rollouts is damaged: that each has these calls.

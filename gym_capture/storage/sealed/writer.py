@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gym_capture.errors import DirectoryHeld
+import msgspec
+
+from gym_capture.errors import DamagedLog, DirectoryHeld
 from gym_capture.model.captured import CapturedCall, CapturedRollout
 from gym_capture.storage import fault_points
 from gym_capture.storage.files import Files
@@ -37,6 +39,7 @@ _ROLLOUTS_A_GROUP = 4096
 _LEVEL = 3
 _PAGE_BYTES = 1 << 30
 """One page a column chunk: history repeats over a whole rollout, and a page is compressed by itself."""
+_COPIED_BYTES = 1 << 20
 _NAMES = ("dialect", "error_category", "finish_reason", "generation", "model", "model_name", "model_type", "rollout_id")
 
 
@@ -67,6 +70,7 @@ class SealedWriter:
         self._large_group_bytes = large_group_bytes
         self._manifest = read_manifest(files)
         self._finished: list[SealedPart] = []
+        self._withdrawn: set[int] = set()
         self._part: _Part | None = None
         self._last: tuple[str, int] | None = None
         listed = {file.name for part in self._manifest.parts for file in part.files}
@@ -103,6 +107,31 @@ class SealedWriter:
             if part.is_full(self._part_bytes):
                 self._finish()
 
+    def adopt(self, source: Files, part: SealedPart) -> None:
+        """Copy a part of another dataset. Its rollouts may be added as well, with further calls or more to say.
+
+        Args:
+            source: the folder of that dataset.
+
+        Raises:
+            DamagedLog: it is not what that dataset's manifest says; nothing of it was taken over.
+            OSError: it cannot be read or written. Nothing of this writer counts; begin another.
+        """
+        if self._part is not None:
+            self._finish()
+        number = self._next_number()
+        calls = _copied(source, part.calls, self._files, calls_file(number))
+        try:
+            rollouts = _copied(source, part.rollouts, self._files, rollouts_file(number))
+        except DamagedLog:
+            self._files.remove(calls.name)
+            raise
+        self._finished.append(msgspec.structs.replace(part, number=number, calls=calls, rollouts=rollouts))
+
+    def withdraw(self, numbers: Iterable[int]) -> None:
+        """Take these parts out of the dataset with the next `commit` that makes anything part of it."""
+        self._withdrawn.update(numbers)
+
     def commit(self) -> Manifest:
         """Make what was added part of the dataset, durably. The writer can go on.
 
@@ -118,20 +147,29 @@ class SealedWriter:
         there = read_manifest(self._files)
         if there != self._manifest or not all(self._is_there(part) for part in self._finished):
             raise self._held()
-        manifest = Manifest(parts=(*there.parts, *self._finished))
+        # A part goes only as others come, so its number is less than the greatest and never used again.
+        kept = [part for part in there.parts if part.number not in self._withdrawn]
+        manifest = Manifest(parts=(*kept, *self._finished))
         replace_manifest(self._files, manifest)
-        self._manifest, self._finished = manifest, []
+        for part in there.parts:
+            if part.number in self._withdrawn:
+                for file in part.files:
+                    self._files.remove(file.name)
+        self._manifest, self._finished, self._withdrawn = manifest, [], set()
         return manifest
 
     def abandon(self) -> None:
         """Remove what was added since the last `commit`."""
         names = [file.name for part in self._finished for file in part.files]
-        part, self._part, self._finished = self._part, None, []
+        part, self._part, self._finished, self._last = self._part, None, [], None
         if part is not None:
             part.close()
             names += part.names
+        # Another writer may have removed ours, and given its own files the same names.
+        listed = {file.name for each in read_manifest(self._files).parts for file in each.files}
         for name in names:
-            self._files.remove(name)
+            if name not in listed:
+                self._files.remove(name)
 
     def _is_there(self, part: SealedPart) -> bool:
         try:
@@ -141,12 +179,14 @@ class SealedWriter:
 
     def _part_in_work(self) -> _Part:
         if self._part is None:
-            listed = max((part.number for part in self._manifest.parts), default=0)
             try:
-                self._part = _Part(self._files, listed + len(self._finished) + 1)
+                self._part = _Part(self._files, self._next_number())
             except FileExistsError as error:
                 raise self._held() from error
         return self._part
+
+    def _next_number(self) -> int:
+        return max((part.number for part in self._manifest.parts), default=0) + len(self._finished) + 1
 
     def _held(self) -> DirectoryHeld:
         return DirectoryHeld(
@@ -303,6 +343,24 @@ class _ParquetFile:
     def close(self) -> None:
         """Give the descriptor back; the file is not whole."""
         self._sink.close()
+
+
+def _copied(source: Files, file: SealedFile, files: Files, name: str) -> SealedFile:
+    """A file under another name in another folder, synced."""
+    target = files.create_append(name, fault_points.SEALED_FILE)
+    sink = Sink(target, fault_points.SEALED_APPEND)
+    try:
+        while piece := source.read_at(file.name, sink.size, _COPIED_BYTES):
+            sink.write(piece)
+        sink.append_held()
+        made = SealedFile(name, sink.size, sink.crc)
+        if (made.size, made.crc32c) == (file.size, file.crc32c):
+            target.sync(fault_points.SEALED_SYNC)
+            return made
+    finally:
+        sink.close()
+    files.remove(name)
+    raise DamagedLog(f"{file.name} in {source.directory} is not what its manifest says. Nothing was taken of it.")
 
 
 __all__ = ["GROUP_BYTES", "PART_BYTES", "SealedWriter"]

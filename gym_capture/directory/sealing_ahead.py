@@ -1,0 +1,119 @@
+"""Sealing a run's finished rollouts while it goes on, with the machine's clock and files."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.process import BaseProcess, parent_process
+from pathlib import Path
+from types import TracebackType
+
+from gym_capture.directory.locate import owner_of
+from gym_capture.errors import GymCaptureError, RunSealed
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_layout import run_marker, shards_of
+from gym_capture.storage.sealing_ahead import AHEAD_BYTES, AheadReport, AheadSealer
+
+logger = logging.getLogger("gym_capture.directory")
+
+POLL_S = 10.0
+"""Between two looks at what is finished. A part takes as long to fill as the run takes for half a GB; often longer."""
+_STOP_S = 30.0
+_NICENESS = 19
+
+
+def seal_ahead(
+    directory: str | Path, stop: threading.Event, *, poll_s: float = POLL_S, least_bytes: int = AHEAD_BYTES
+) -> AheadReport:
+    """Seal what is finished, again and again, until `stop` is set, the run is sealed, or it has no owner any more.
+
+    Blocks, and takes a core for as long as it seals: give it a process of a low rank. A run without an owner is looked
+    at once.
+
+    Args:
+        directory: the run's.
+        stop: ends it, between two rollouts.
+        poll_s: seconds between two looks.
+        least_bytes: see `AheadSealer`; of each shard.
+
+    Returns:
+        What was sealed, of all shards together.
+
+    Raises:
+        As `AheadSealer.step` and `storage.run_layout.shards_of`, but RunSealed.
+    """
+    run = PosixFiles(directory)
+    run_marker(run)
+    sealers = [AheadSealer(PosixFiles(each.directory), least_bytes=least_bytes) for each in shards_of(run)]
+    try:
+        while not stop.is_set():
+            # Looked at before: an owner that stops then has left nothing behind that is not seen.
+            over = owner_of(directory) is None
+            sealed = [sealer.step(stop.is_set) for sealer in sealers]
+            if over:
+                break
+            if not any(sealed):
+                stop.wait(poll_s)
+    except RunSealed:
+        pass
+    reports = [sealer.report for sealer in sealers]
+    return AheadReport(sum(each.parts for each in reports), sum(each.calls for each in reports))
+
+
+def lowest_rank() -> None:
+    """Let this process have what processor time the run leaves over."""
+    os.nice(_NICENESS)
+
+
+class SealingProcess:
+    """Seals ahead in a process of the lowest rank for as long as the context lasts, and no longer than this process.
+
+    What goes wrong in it is said on stderr; the run does not depend on it.
+
+    Args:
+        directory: the run's; it has to be there.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=_run, args=(os.fspath(directory),), name="capture-seal", daemon=True)
+
+    def __enter__(self) -> SealingProcess:
+        self._process.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.join(_STOP_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+def _run(directory: str) -> None:
+    stop = threading.Event()
+    # Ctrl-C is for the whole group of processes; when the run is to end is for the process that began this one to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_stop_after, args=(parent, stop), name="capture-seal-parent", daemon=True).start()
+    lowest_rank()
+    try:
+        seal_ahead(directory, stop)
+    except (GymCaptureError, OSError) as error:
+        logger.warning("finished rollouts are not sealed ahead any more; they are at the end of the run (%s)", error)
+
+
+def _stop_after(parent: BaseProcess, stop: threading.Event) -> None:
+    parent.join()
+    stop.set()
+
+
+__all__ = ["POLL_S", "SealingProcess", "lowest_rank", "seal_ahead"]
