@@ -88,7 +88,10 @@ class RayLink:
 
     @property
     def progress(self) -> int:
-        """Calls that the owner has answered."""
+        """Messages that came, and pushes that carried as much as one may: of a large message or backlog, a part.
+
+        Others do not count: an owner whose disk hangs, and that may have a successor, takes this client's beats as well.
+        """
         return self._moved
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -100,13 +103,14 @@ class RayLink:
                 await self._to_send.wait()
                 self._to_send.clear()
                 while self._out:
-                    messages, size = [self._out.popleft()], 0
+                    messages: list[Message] = []
+                    size = 0
                     while self._out and size < PUSH_BYTES:
                         messages.append(self._out.popleft())
                         size += len(messages[-1][0]) + len(messages[-1][1])
                     await call_actor(self._actor.tunnel_push, self._pipe, next_number, messages)
                     next_number += len(messages)
-                    self._moved += 1
+                    self._moved += size >= PUSH_BYTES
                 if self._broken is not None:
                     call_actor(self._actor.tunnel_close, self._pipe)
                     return
@@ -122,8 +126,8 @@ class RayLink:
                 # A repeated answer may begin with messages that were taken already.
                 fresh = messages[max(0, len(messages) - (last - after)) :] if last > after else []
                 after = max(after, last)
-                self._moved += 1
                 if fresh:
+                    self._moved += 1
                     self._inbox.extend(fresh)
                     self._news.set()
         except Exception as error:  # noqa: BLE001 - whatever Ray raises, the pipe is broken

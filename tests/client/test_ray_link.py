@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from gym_capture.client import ray_transport
 from gym_capture.client.ray_transport import RayLink, RayTransport, Tunnel
+from gym_capture.client.transport import progress_of
 from gym_capture.errors import OwnerNotFound, OwnerUnavailable
 from gym_capture.model.messages import PREFIX_BYTES, Beat, encode_message
 
@@ -107,6 +109,37 @@ async def test_replies_are_confirmed_by_the_next_poll_and_repeated_ones_taken_on
     await settle()
     assert await link.receive() == [(b"a", b""), (b"b", b""), (b"c", b"")]
     assert actor.polled == [0, 2, 3, 3]
+    link.close()
+    await settle()
+
+
+async def test_beats_that_are_taken_and_not_answered_are_no_progress() -> None:
+    link, actor = await connected()
+    for _ in range(3):
+        link.send(message(b""))
+        await settle()
+    actor.answers.put_nowait((0, []))
+    await settle()
+    assert (len(actor.pushed), len(actor.polled)) == (3, 2)
+    assert progress_of(link) == 0
+    actor.answers.put_nowait((1, [(b"a", b"")]))
+    await settle()
+    assert progress_of(link) == 1
+    link.close()
+    await settle()
+
+
+async def test_what_takes_several_pushes_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_transport, "PUSH_BYTES", 100)
+    link, actor = await connected()
+    for _ in range(4):
+        link.send(message(b"x" * 60))
+    await settle()
+    assert [len(messages) for _, messages in actor.pushed] == [2, 2]
+    assert progress_of(link) == 2
+    link.send(message(b"y" * 100))
+    await settle()
+    assert progress_of(link) == 3
     link.close()
     await settle()
 
