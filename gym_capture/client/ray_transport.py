@@ -90,7 +90,7 @@ class RayLink:
     def progress(self) -> int:
         """Messages that came, and pushes that carried as much as one may: of a large message or backlog, a part.
 
-        Others do not count: an owner whose disk hangs, and that may have a successor, takes this client's beats as well.
+        Others do not count: an owner whose disk hangs, and who may have a successor, takes this client's beats too.
         """
         return self._moved
 
