@@ -16,6 +16,7 @@ from gym_capture.cli.opened import looking
 from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 from gym_capture.errors import ConfigError
+from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage import names
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
@@ -67,7 +68,7 @@ def seal(
         if ahead:
             if to is not None or as_it_is:
                 raise ConfigError("--ahead seals a run that goes on; --to and --as-it-is are for when it is over")
-            told = _sealed_ahead(path)
+            told = _sealed_ahead(path, screen)
         else:
             told = sealed(path, to, as_it_is=as_it_is)
         if screen.as_json:
@@ -104,7 +105,7 @@ def sealed(directory: Path, to: str | None, *, as_it_is: bool = False) -> dict[s
     return told
 
 
-def _sealed_ahead(directory: Path) -> dict[str, Any]:
+def _sealed_ahead(directory: Path, screen: Screen) -> dict[str, Any]:
     import threading
 
     from gym_capture.directory.sealing_ahead import lowest_rank, seal_ahead
@@ -113,6 +114,7 @@ def _sealed_ahead(directory: Path) -> dict[str, Any]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     lowest_rank()
+    screen.err.print(f"sealing ahead what is merged in {plain_line(str(directory))}; Ctrl-C ends it", soft_wrap=True)
     report = seal_ahead(directory, stop)
     return {"directory": str(directory), "dataset": names.SEALED_AHEAD, "parts": report.parts, "calls": report.calls}
 

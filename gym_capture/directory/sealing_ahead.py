@@ -75,11 +75,13 @@ class SealingProcess:
 
     Args:
         directory: the run's; it has to be there.
+        least_bytes: see `AheadSealer`.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, least_bytes: int = AHEAD_BYTES) -> None:
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_run, args=(os.fspath(directory),), name="capture-seal", daemon=True)
+        arguments = (os.fspath(directory), least_bytes)
+        self._process = context.Process(target=_run, args=arguments, name="capture-seal", daemon=True)
 
     def __enter__(self) -> SealingProcess:
         self._process.start()
@@ -96,7 +98,7 @@ class SealingProcess:
         self._process.close()
 
 
-def _run(directory: str) -> None:
+def _run(directory: str, least_bytes: int) -> None:
     stop = threading.Event()
     # Ctrl-C is for the whole group of processes; when the run is to end is for the process that began this one to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -106,7 +108,7 @@ def _run(directory: str) -> None:
         threading.Thread(target=_stop_after, args=(parent, stop), name="capture-seal-parent", daemon=True).start()
     lowest_rank()
     try:
-        seal_ahead(directory, stop)
+        seal_ahead(directory, stop, least_bytes=least_bytes)
     except (GymCaptureError, OSError) as error:
         logger.warning("finished rollouts are not sealed ahead any more; they are at the end of the run (%s)", error)
 
