@@ -25,7 +25,7 @@ from benchmarks.cases import Bench
 from benchmarks.conditions import Conditions
 from benchmarks.history import compare_history, history_workloads
 from benchmarks.reading import reading_costs
-from benchmarks.sealed import seal_and_read, sealing_cost
+from benchmarks.sealed import seal_and_read, sealing_ahead_cost, sealing_cost
 from benchmarks.server_overhead import ServerBench, workloads
 from benchmarks.target_run import Scale, measure, targets
 from benchmarks.targets import HEAD, Line, lines, markdown, number
@@ -226,7 +226,8 @@ def _number(value: float | None) -> str:
 def _sealed(base: Path, options: argparse.Namespace, show: Show) -> None:
     turns, request_bytes = options.turns, options.request_bytes
     title = f"a sealed dataset of rollouts of {turns} turns, {request_bytes / 1e6:.1f} MB of requests each"
-    show(title, seal_and_read(base, options.sealed_calls, turns, request_bytes))
+    show(title, seal_and_read(base / "dataset", options.sealed_calls, turns, request_bytes))
+    show(f"sealing 40 rollouts of {turns} turns ahead", sealing_ahead_cost(base, turns, request_bytes))
 
 
 if __name__ == "__main__":

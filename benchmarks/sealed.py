@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.history import given
 from benchmarks.workload import growing_rollout
+from gym_capture.client.client import CaptureClient
+from gym_capture.client.host import CoreHost
+from gym_capture.client.options import ClientOptions
 from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.model.captured import CapturedCall, CapturedRollout, captured_value
 from gym_capture.model.json_text import to_json
+from gym_capture.storage.names import SEALED_AHEAD
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.writer import SealedWriter
+from gym_capture.storage.sealing_ahead import AheadSealer
+from gym_capture.testing.threaded_owner import ThreadedOwner
 
 DISTINCT = 64
 """Rollouts that are made; they come again in turn, far enough apart that no compression sees it."""
@@ -25,9 +36,10 @@ def seal_and_read(directory: Path, calls: int, turns: int, request_bytes: int) -
     Times are of the processor, so that others on the machine count as little as they can.
 
     Args:
-        directory: an empty one.
+        directory: is made.
         request_bytes: bytes of one rollout's requests together.
     """
+    directory.mkdir()
     files = PosixFiles(directory)
     writer = SealedWriter(files)
     json_bytes, sealing_s = 0, 0.0
@@ -81,6 +93,42 @@ def sealing_cost(directory: Path) -> dict[str, dict[str, float]]:
             "MB_per_CPU_s": report.raw_bytes / 1e6 / cpu_s,
         }
     }
+
+
+def sealing_ahead_cost(base: Path, turns: int, request_bytes: int, rollouts: int = 40) -> dict[str, dict[str, float]]:
+    """Capture and merge rollouts with a real client and owner, and seal the run at once, and sealed ahead before.
+
+    Args:
+        base: an empty folder.
+        request_bytes: bytes of one rollout's requests together.
+    """
+    directory = base / "capture"
+    asyncio.run(_capture(directory, [growing_rollout(seed, turns, request_bytes) for seed in range(rollouts)]))
+    shutil.copytree(directory, base / "ahead")
+    at_once = sealing_cost(directory)["sealed"]
+    started, used = time.perf_counter(), time.process_time()
+    if not AheadSealer(PosixFiles(base / "ahead"), least_bytes=1).step():
+        raise RuntimeError("nothing was sealed ahead")
+    seconds, cpu_s = time.perf_counter() - started, time.process_time() - used
+    ahead_bytes = sum(file.stat().st_size for file in (base / "ahead" / SEALED_AHEAD).iterdir())
+    figures = {"calls": at_once["calls"], "exchanges_MB": at_once["exchanges_MB"]}
+    ahead = {**figures, "dataset_MB": ahead_bytes / 1e6, "seconds": seconds, "CPU_seconds": cpu_s}
+    return {"at once": at_once, "ahead": ahead, "the rest, at the end": sealing_cost(base / "ahead")["sealed"]}
+
+
+async def _capture(directory: Path, rollouts: Sequence[Sequence[dict[str, Any]]]) -> None:
+    owner = ThreadedOwner(directory)
+    owner.start()
+    client = CaptureClient(CoreHost(owner.stream_transport(), ClientOptions()))
+    for number, exchanges in enumerate(rollouts):
+        record = {"_ng_task_index": number, "_ng_rollout_index": 0}
+        rollout = client.rollout(f"{number}-0")
+        for exchange in exchanges:
+            async with rollout.claim(dialect=exchange["dialect"], model_call_id=exchange["model_call_id"]) as call:
+                call.complete(**given(exchange))
+        await client.merge(record)
+    await client.close()
+    owner.close()
 
 
 def _captured(seed: int, turns: int, request_bytes: int) -> tuple[list[CapturedCall], int]:

@@ -115,7 +115,7 @@ class CaptureActor:
         error: tuple[str, str] | None = None
         epoch = 0
         try:
-            epoch = (await self._in_owner(lambda owner: owner.endpoint())).epoch
+            epoch = await self._in_owner(lambda owner: owner.epoch())
         except GymCaptureError as raised:
             error = (type(raised).__name__, str(raised))
         except Exception as raised:  # noqa: BLE001 - whatever kept it from serving is `launch`'s to tell
@@ -136,7 +136,11 @@ class CaptureActor:
 
     @ray.method(max_task_retries=ASKED_AGAIN)
     async def endpoint(self) -> Endpoint:
-        """Where the owner's stream listens, and the token to show there and in the tunnel."""
+        """Where the owner's stream listens, and the token to show there and in the tunnel.
+
+        Raises:
+            OwnerUnavailable: its disk does not answer, so it may have a successor; it is to be looked up again.
+        """
         return await self._in_owner(lambda owner: owner.endpoint())
 
     async def settings(self) -> dict[str, Any]:

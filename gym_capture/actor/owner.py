@@ -160,8 +160,17 @@ class Owner:
         return {**await self.service.stats_of(rollout_id), "ray_pipes": self.tunnel.pipes}
 
     async def endpoint(self) -> Endpoint:
-        """Where the stream listens."""
+        """Where the stream listens, for clients: said only while the directory is known to be this owner's.
+
+        Raises:
+            OwnerUnavailable, Superseded: as `CaptureService.be_sure`.
+        """
+        await self.service.be_sure()
         return self.service.endpoint
+
+    async def epoch(self) -> int:
+        """The epoch that is held."""
+        return self.service.epoch
 
     async def tunnel_open(self, client_hex: str) -> str:
         """See `Tunnel.open`."""

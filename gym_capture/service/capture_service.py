@@ -125,7 +125,7 @@ class CaptureService:
         self.waiters = Waiters(self._outstanding, self.tenure.check, lambda: self.tenure.groups_started)
         self._serving_clock = ServingClock(clock, settings.tick_s)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsure: list[Session] = []
+        self._unsure: list[Callable[[], None]] = []
         self._left = False
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -321,15 +321,35 @@ class CaptureService:
             if not self.ledger.clients[session.client].live:
                 session.end()
 
-    def answer_when_sure(self, session: Session) -> None:
-        """Answer a client's beat once it is known that the directory is still ours.
+    def when_sure(self, act: Callable[[], None]) -> None:
+        """Do something now, or once it is known that the directory is still ours; never, if it is not.
 
-        An owner whose disk hangs may have a successor by then, and cannot know. Were it to answer, its clients would
-        stay with it until the successor takes their claims for lost.
+        An owner that was frozen, or whose disk hangs, may have a successor by then, and cannot know. Were it to welcome
+        clients, and to answer their beats, they would stay with it until the successor takes their claims for lost.
         """
-        self._unsure.append(session)
+        if self.tenure.sure:
+            act()
+            return
+        self._unsure.append(act)
         if len(self._unsure) == 1:
             self._spawn(self._become_sure())
+
+    async def be_sure(self) -> None:
+        """Return once it is known that the directory is still ours.
+
+        Raises:
+            OwnerUnavailable, Superseded: it is not, or that is not known within a third of a lease.
+        """
+        sure = asyncio.get_running_loop().create_future()
+        self.when_sure(lambda: None if sure.done() else sure.set_result(None))
+        try:
+            async with asyncio.timeout(self.settings.lease_s / 3):
+                await sure
+        except TimeoutError:
+            raise self.unavailable or OwnerUnavailable(
+                "the owner cannot see whether the directory is still its own: its disk does not answer. Nothing of "
+                "this request was acknowledged; look the owner up again."
+            ) from None
 
     async def _become_sure(self) -> None:
         ours = False
@@ -337,8 +357,8 @@ class CaptureService:
             ours = await self.tenure.check()
         finally:
             waiting, self._unsure = self._unsure, []
-        for session in waiting if ours else ():
-            session.answer_beat()
+        for act in waiting if ours else ():
+            act()
 
     # -- connections --------------------------------------------------------------------------------------------
 

@@ -178,8 +178,7 @@ class Session:
         if not self._ended:
             self._send(encode_message(message, body))
 
-    def answer_beat(self) -> None:
-        """Tell the client that its owner is there."""
+    def _answer_beat(self) -> None:
         self.send(BeatReply(self._service.epoch))
 
     def set_paused(self, paused: bool) -> None:
@@ -199,11 +198,17 @@ class Session:
             self.send(Refused(type(refusal).__name__, str(refusal)))
             self.end()
             return
-        self.client = message.client
-        self.place = message.place
+        self._held = deque()  # what is said before the welcome waits for it
+        self._service.when_sure(lambda: self._welcome(message))
+
+    def _welcome(self, hello: Hello) -> None:
+        if self._ended:
+            return
+        self.client = hello.client
+        self.place = hello.place
         service = self._service
         # Before the welcome: the claims that are lost must be so before any batch of this connection.
-        service.admit(self, message.open_claims)
+        service.admit(self, hello.open_claims)
         settings = service.settings
         self.send(
             Welcome(
@@ -217,6 +222,7 @@ class Session:
                 settings.max_batch_bytes,
             )
         )
+        self._go_on()
 
     def _refusal(self, hello: Hello) -> GymCaptureError | None:
         service = self._service
@@ -321,10 +327,7 @@ class Session:
         kind = type(message)
         if kind is Beat:
             service.ledger.renew(self.client, service.now())
-            if service.tenure.sure:
-                self.answer_beat()
-            else:
-                service.answer_when_sure(self)
+            service.when_sure(self._answer_beat)
         elif kind is Call:
             service.ledger.renew(self.client, service.now())
             self._call(message)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from gym_capture.errors import OwnerUnavailable, Superseded
 from gym_capture.model.messages import PREFIX_BYTES, Batch, Quiesce, encode_message
 from gym_capture.model.rows import ClaimRow, Outcome, Result
 from gym_capture.service.serving_clock import ServingClock
 from gym_capture.service.settings import OwnerSettings
+from gym_capture.testing.faulty_files import FaultyDisk
 from gym_capture.testing.manual_clock import ManualClock
-from tests.service.harness import Bench, serving, turns
+from tests.service.harness import Bench, eventually, serving, turns
 
 LEASE_TICKS = 12  # of 0.5 s
 
@@ -83,6 +87,24 @@ async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_leaves_a_
         await asyncio.gather(first, second)
         await client.beat()
         assert bench.service.stats()["counts"].get("faults", 0) == 0
+
+
+async def test_an_overtaken_owner_that_could_not_look_welcomes_nobody_and_leads_nobody_to_it() -> None:
+    disk = FaultyDisk()
+    async with serving(disk, settings=OwnerSettings(lease_s=0.06, tick_s=0.02)) as bench:
+        await bench.service.be_sure()
+        async with serving(disk, "actor-2", takeover=True):
+            bench.clock.advance(bench.service.settings.lease_s)
+            bench.executor.hold()
+            coming = asyncio.ensure_future(bench.client("coming", steady=False))
+            with pytest.raises(OwnerUnavailable, match="its disk does not answer"):
+                await bench.service.be_sure()
+            bench.executor.let_go()
+            await eventually(lambda: bench.left == ["superseded"])
+            assert not coming.done() or coming.exception() is not None
+            with pytest.raises(Superseded):
+                await bench.service.be_sure()
+            coming.cancel()
 
 
 async def test_what_had_arrived_before_the_lease_was_looked_at_counts() -> None:

@@ -92,6 +92,23 @@ async def test_a_welcome_names_the_owner_and_its_bounds() -> None:
         assert wire.sent[1] == BeatReply(1)
 
 
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_welcomes_nobody_until_it_can() -> None:
+    async with serving() as bench:
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()  # a disk that does not answer
+        waiting, gone = Wire(bench), Wire(bench)
+        waiting.hello()
+        waiting.say(Beat())
+        gone.hello(client=b"g" * 16)
+        await turns()
+        gone.session.lost()
+        assert (waiting.sent, bench.service.connections.sessions) == ([], {})
+        bench.executor.let_go()
+        await eventually(lambda: bool(waiting.sent))
+        assert [type(each) for each in waiting.sent] == [Welcome, BeatReply]
+        assert (gone.sent, list(bench.service.connections.sessions)) == ([], [ID])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -12,8 +12,10 @@ import msgspec
 from gym_capture.actor.owner import IDLE_LEASES
 from gym_capture.actor.tunnel import Message, Tunnel
 from gym_capture.errors import GymCaptureError, OwnerUnavailable
+from gym_capture.model.endpoint import Endpoint
 from gym_capture.model.entropy import Entropy
 from gym_capture.model.ledger import Ledger
+from gym_capture.reach.locators import ACTOR_ANSWER_S
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.state import State
@@ -23,6 +25,7 @@ from gym_capture.testing.faulty_files import CrashMode, FaultyDisk
 from tests.simulation.disk_thread import DiskThread, SimFiles, pause
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.network import Network, SimLink
+from tests.simulation.ray_calls import ActorHandle
 
 SETTINGS = OwnerSettings(reopen_first_s=0.05, reopen_max_s=1.0, reopen_wait_s=3.0)
 SEGMENT_BYTES = (200, 4096, 1 << 16)
@@ -91,6 +94,13 @@ class OwnerProcess:
             self.opened = True
 
     # -- what Ray's calls reach (`capture_actor`) -----------------------------------------------------------------
+
+    async def endpoint(self) -> Endpoint:
+        """See `Owner.endpoint`."""
+        if not self.opened:
+            raise OwnerUnavailable("the owner does not serve yet")
+        await self.service.be_sure()
+        return self.service.endpoint
 
     async def tunnel_open(self, client_hex: str) -> str:
         """See `Tunnel.open`."""
@@ -228,17 +238,19 @@ class Actors:
             raise OwnerUnavailable("no token yet") from error
         return self._link(client, owner, token, info.run)
 
-    def by_actor(self, client: Process) -> SimLink:
-        """Some actor's present incarnation, as Ray knows it."""
-        owner = self.opened()
-        return self._link(client, owner, owner.service.token, owner.service.run)
+    async def by_actor(self, client: Process) -> SimLink:
+        """Where some actor says that it listens."""
+        _, endpoint = await self.asked(client)
+        return self._link(client, self.everyone[endpoint.port - 1], endpoint.token, endpoint.run)
 
-    def opened(self) -> OwnerProcess:
-        """Some actor's present incarnation."""
-        owner = self.random.choice(list(self.current.values()))
-        if not owner.opened:
-            raise OwnerUnavailable("the actor is not up")
-        return owner
+    async def asked(self, client: Process) -> tuple[ActorHandle, Endpoint]:
+        """Some actor, and what its present process says of itself (`ActorLocator`)."""
+        actor = ActorHandle(self, client, self.random.choice(list(self.current)))
+        try:
+            async with asyncio.timeout(ACTOR_ANSWER_S):
+                return actor, await actor.endpoint.remote()
+        except TimeoutError:
+            raise OwnerUnavailable("the actor does not answer") from None
 
     def _link(self, client: Process, owner: OwnerProcess, token: str, run: str) -> SimLink:
         if not owner.process.alive:
@@ -263,4 +275,4 @@ class SimTransport:
             raise OwnerUnavailable("no route to host")
         if self._actors.random.random() < 0.7:
             return self._actors.by_directory(self._client)
-        return self._actors.by_actor(self._client)
+        return await self._actors.by_actor(self._client)

@@ -136,6 +136,7 @@ class ActorHandle:
         def method(name: str) -> _Method:
             return _Method(lambda arguments: RayCall(actors, client, actor_id, name, arguments))
 
+        self.endpoint = method("endpoint")
         self.tunnel_open = method("tunnel_open")
         self.tunnel_push = method("tunnel_push")
         self.tunnel_poll = method("tunnel_poll")
@@ -150,10 +151,10 @@ class SimLookup:
         self._client = client
 
     async def find(self) -> Tunnel:
-        """Some actor, and what its present process said of itself."""
+        """Some actor, and what its present process says of itself."""
         await asyncio.sleep(self._actors.network.delay())
         if self._client in self._actors.network.cut_off:
             await asyncio.sleep(5.0)
             raise OwnerUnavailable("no route to host")
-        owner = self._actors.opened()
-        return Tunnel(ActorHandle(self._actors, self._client, owner.actor_id), owner.service.token, owner.service.run)
+        actor, endpoint = await self._actors.asked(self._client)
+        return Tunnel(actor, endpoint.token, endpoint.run)
