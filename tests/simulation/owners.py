@@ -244,13 +244,19 @@ class Actors:
         return self._link(client, self.everyone[endpoint.port - 1], endpoint.token, endpoint.run)
 
     async def asked(self, client: Process) -> tuple[ActorHandle, Endpoint]:
-        """Some actor, and what its present process says of itself (`ActorLocator`)."""
+        """Some actor, and what its present process says of itself (`ActorLocator`).
+
+        It may be the wrong one, and frozen: whoever waits for its answer is silent for the other one.
+        """
         actor = ActorHandle(self, client, self.random.choice(list(self.current)))
+        client.begin_outage("asking")
         try:
             async with asyncio.timeout(ACTOR_ANSWER_S):
                 return actor, await actor.endpoint.remote()
         except TimeoutError:
             raise OwnerUnavailable("the actor does not answer") from None
+        finally:
+            client.end_outage("asking")
 
     def _link(self, client: Process, owner: OwnerProcess, token: str, run: str) -> SimLink:
         if not owner.process.alive:
