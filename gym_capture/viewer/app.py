@@ -10,7 +10,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from gym_capture.reading.conversation import Conversation, read_conversation
 from gym_capture.reading.plain_text import plain_line
 from gym_capture.reading.rollout_overview import SORT_KEYS, OverviewQuery
 from gym_capture.reading.rollout_status import STATUSES
+from gym_capture.service.executor import Executor
 from gym_capture.viewer import views
 from gym_capture.viewer.captured import SLICE_S, Captured, OpenedDirectory
 from gym_capture.viewer.gate import Gate
@@ -33,8 +34,18 @@ from gym_capture.viewer.gate import Gate
 STATIC = Path(__file__).parent / "static"
 PAGE_ROWS = 500
 PAGE_TURNS = 200
+PATIENCE_S = 20.0
+"""How long an answer may take before the page is told that it still waits, seconds: a disk or a store may hang."""
 KEPT_CONVERSATIONS = 4
 """Rollouts whose turns are kept for their next page; one may hold thousands of long messages."""
+
+_SILENT = {
+    "error": {
+        "type": "Silent",
+        "message": "What was captured cannot be read: the disk or the store has not answered yet. It is waited for; "
+        "what is shown is the last that was read.",
+    }
+}
 
 _View = Callable[[Request, OpenedDirectory], "_Answer"]
 
@@ -58,17 +69,28 @@ class _Pages:
     Args:
         captured: the directory.
         executor: of one thread.
+        patience_s: how long an answer may take, seconds.
     """
 
-    def __init__(self, captured: Captured, executor: Executor) -> None:
+    def __init__(self, captured: Captured, executor: Executor, patience_s: float) -> None:
         self._captured = captured
         self._executor = executor
+        self._patience_s = patience_s
+        self._late: asyncio.Future[Response] | None = None
         self._conversations: dict[tuple[str, str], Conversation] = {}
 
     def route(self, path: str, view: _View) -> Route:
         async def endpoint(request: Request) -> Response:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, functools.partial(self._respond, request, view))
+            if self._late is None or self._late.done():
+                answering = asyncio.ensure_future(self._executor.run(functools.partial(self._respond, request, view)))
+                # Cancelled where the server ends: it does not wait for what hangs.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([answering], timeout=self._patience_s)
+                if answering.done():
+                    return answering.result()
+                self._late = answering
+            # Nothing more is queued behind what hangs.
+            return _json(_SILENT, 503)
 
         answer: Callable[[Request], Awaitable[Response]] = endpoint
         return Route(path, answer)
@@ -141,7 +163,12 @@ class _Pages:
 
 
 def viewer_app(
-    place: str | Path, token: str, hosts: Collection[str], executor: Executor, slice_s: float = SLICE_S
+    place: str | Path,
+    token: str,
+    hosts: Collection[str],
+    executor: Executor,
+    slice_s: float = SLICE_S,
+    patience_s: float = PATIENCE_S,
 ) -> ASGIApp:
     """The application.
 
@@ -151,8 +178,9 @@ def viewer_app(
         hosts: what the Host header may say.
         executor: of one thread, which then reads what was captured.
         slice_s: how long one request may read ahead, seconds.
+        patience_s: how long one may take, seconds; after that the page is told, and what was asked goes on.
     """
-    pages = _Pages(Captured(place, slice_s), executor)
+    pages = _Pages(Captured(place, slice_s), executor, patience_s)
     routes = [
         Route("/", _index),
         pages.route("/api/run", pages.run),

@@ -8,12 +8,13 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import uvicorn
 
 from gym_capture.errors import ViewerUnavailable
+from gym_capture.service.executor import ThreadExecutor
 from gym_capture.viewer.app import viewer_app
 
 HOST = "127.0.0.1"
@@ -51,7 +52,8 @@ async def serve(place: str | Path, port: int, on_ready: Callable[[str], None]) -
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1, "gym-capture-viewer") as executor, listener:
+    executor = ThreadExecutor("gym-capture-viewer")
+    with closing(executor), listener:
         server = _Server(
             uvicorn.Config(
                 viewer_app(place, token, hosts_of(port), executor),

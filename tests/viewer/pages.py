@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import httpx
 import uvicorn
 
+from gym_capture.service.executor import ThreadExecutor
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.viewer.app import viewer_app
+from gym_capture.viewer.app import PATIENCE_S, viewer_app
 from gym_capture.viewer.server import HOST, hosts_of
 from tests.reading.calls import SYSTEM, Json, assistant, chat, user
 from tests.storage.owners import Batch, Owner
@@ -29,10 +29,12 @@ HOSTILE_SHOWN = (
 
 
 @asynccontextmanager
-async def viewer(place: str | Path, slice_s: float = 5.0) -> AsyncIterator[httpx.AsyncClient]:
+async def viewer(
+    place: str | Path, slice_s: float = 5.0, patience_s: float = PATIENCE_S
+) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application, without a server."""
-    with ThreadPoolExecutor(1) as executor:
-        app = viewer_app(place, TOKEN, hosts_of(4711), executor, slice_s)
+    with closing(ThreadExecutor("viewer")) as executor:
+        app = viewer_app(place, TOKEN, hosts_of(4711), executor, slice_s, patience_s)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE) as client:
             yield client
 
@@ -42,7 +44,7 @@ def served(directory: Path) -> Iterator[str]:
     """The application on a port of its own; gives the address."""
     listener = socket.create_server((HOST, 0))
     port = listener.getsockname()[1]
-    with ThreadPoolExecutor(1) as executor, listener:
+    with closing(ThreadExecutor("viewer")) as executor, listener:
         app = viewer_app(directory, TOKEN, hosts_of(port), executor)
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None, log_level="warning"))
         thread = Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.store import CaptureStore
 from gym_capture.viewer.app import STATIC
+from gym_capture.viewer.captured import Captured, OpenedDirectory
 from gym_capture.viewer.gate import HEADERS
 from tests.reading.calls import SYSTEM, chat, flip, user, written
 from tests.storage.owners import Batch
@@ -373,3 +376,30 @@ async def test_nemo_gyms_files_are_shown_and_followed(tmp_path: Path) -> None:
         path.unlink()
         found = await got(client, "api/run")
         assert (found["run"]["calls"], found["reading"]) == (0, {"read": 0, "known": 0})
+
+
+async def test_a_page_is_told_when_the_disk_does_not_answer_and_nothing_is_queued_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "run", {"r": [chat("1", [user("hi")])]})
+    asked, answers = [], threading.Event()
+    look = Captured.look
+
+    def hang(captured: Captured) -> OpenedDirectory:
+        asked.append(captured)
+        assert answers.wait(60)
+        return look(captured)
+
+    monkeypatch.setattr(Captured, "look", hang)
+    async with viewer(tmp_path / "run", patience_s=0.01) as client:
+        for _ in range(3):
+            told = await client.get("api/run")
+            assert (told.status_code, told.json()["error"]["type"]) == (503, "Silent")
+        assert len(asked) == 1
+        answers.set()
+        for _ in range(100):
+            told = await client.get("api/run")
+            if told.status_code == 200:
+                break
+            await asyncio.sleep(0.05)
+        assert told.json()["run"]["calls"] == 1

@@ -83,3 +83,19 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"uvicorn, starlette.*gym-capture\[view\]"):
         require_extra("view", "the viewer")
+
+
+def test_it_ends_though_the_disk_does_not_answer(captures: Path) -> None:
+    command = [sys.executable, "-m", "gym_capture", "view", str(captures), "--no-browser", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = httpx.URL(json.loads("".join(process.stdout.readline() for _ in range(5)))["url"])
+            os.mkfifo(captures / "SEALED")  # who opens it waits for ever, as on a mount that is gone
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.get(url.join("api/run"), timeout=1.0)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=WITHIN_S)
+        finally:
+            process.kill()
+    assert (process.returncode, "Traceback" in errors) == (0, False)
