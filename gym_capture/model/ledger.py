@@ -169,6 +169,12 @@ class Ledger(PagedLedger):
             client.deadline = now + self.lease_s
             client.live = True
 
+    def renew_live(self, now: float) -> None:
+        """Give every client that has not been expired a full lease: none of them could be heard now."""
+        for client in self.clients.values():
+            if client.live:
+                client.deadline = now + self.lease_s
+
     def expire(self, now: float) -> list[Row]:
         """Clients whose lease has ended; returns the losses of their claims, which the caller applies and logs."""
         losses: list[Row] = []

@@ -126,6 +126,7 @@ class CaptureService:
         self._serving_clock = ServingClock(clock, settings.tick_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsure: list[Callable[[], None]] = []
+        self._unsure_since = 0.0
         self._left = False
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -313,6 +314,9 @@ class CaptureService:
             if session.heard or session.paused:
                 session.heard = False
                 self.ledger.renew(session.client, now)
+        if self._unsure and self.clock.monotonic() - self._unsure_since > self.settings.tick_s:
+            # The disk hangs. Clients take this owner for gone then, come again, and are not welcomed yet.
+            self.ledger.renew_live(now)
         losses = self.ledger.expire(before)
         if losses:
             self.tenure.journal(losses)
@@ -327,11 +331,12 @@ class CaptureService:
         An owner that was frozen, or whose disk hangs, may have a successor by then, and cannot know. Were it to welcome
         clients, and to answer their beats, they would stay with it until the successor takes their claims for lost.
         """
-        if self.tenure.sure:
+        if self.tenure.sure and not self._unsure:
             act()
             return
         self._unsure.append(act)
         if len(self._unsure) == 1:
+            self._unsure_since = self.clock.monotonic()
             self._spawn(self._become_sure())
 
     async def be_sure(self) -> None:

@@ -107,6 +107,27 @@ async def test_an_overtaken_owner_that_could_not_look_welcomes_nobody_and_leads_
             coming.cancel()
 
 
+async def test_nobody_is_expired_for_the_time_in_which_the_disk_did_not_answer_and_the_dead_are_after_it() -> None:
+    async with serving() as bench:
+        client, dead = await bench.client(), await bench.client("dead", steady=False)
+        await client.claim("r")
+        await dead.claim("d")
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        await dead.close()
+        assert client.link is not None
+        client.link.close()  # nothing is heard any more: it comes again, and is not welcomed
+        await turns()
+        bench.tick(4 * LEASE_TICKS)
+        bench.executor.let_go()
+        await eventually(lambda: len(client.welcomes) == 2)
+        assert (reasons(bench), bench.service.ledger.outstanding) == (None, 2)
+        for _ in range(LEASE_TICKS + 2):
+            await client.beat()
+            bench.tick()
+        assert (reasons(bench), reasons(bench, "d")) == (None, {"lost": 1})
+
+
 async def test_what_had_arrived_before_the_lease_was_looked_at_counts() -> None:
     async with serving() as bench:
         client = await bench.client()
