@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gym_capture.errors import DamagedLog
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.pages import ArchivedPage, unpack_archived
@@ -42,6 +44,12 @@ class LogView:
     def others_damaged(self) -> bool:
         """Whether an end of the log is gone, so that nobody can say of an unknown rollout that it had nothing."""
         return self._ledger.others_damaged
+
+    @property
+    def takeovers(self) -> tuple[Any, ...]:
+        """The epochs, and where those before the last were cut: as long as it is the same, nothing was cut off."""
+        plan = self._opened.scan.plan
+        return tuple(plan.epochs), tuple(sorted(plan.cuts.items()))
 
     def load(self) -> None:
         """Read anew."""

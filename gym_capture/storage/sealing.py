@@ -13,10 +13,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
-from gym_capture.errors import DamagedLog, FormatError, GymCaptureError, Superseded, UnsettledRun
+from gym_capture.errors import DamagedLog, GymCaptureError, Superseded, UnsettledRun
 from gym_capture.model.captured import CapturedRollout, CountedCalls
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.model.rollout_state import DAMAGED, LOST
@@ -132,8 +132,10 @@ def seal_log(
             "Readers show the rest; `gym-capture verify` names the rollouts. Restore the folder from a copy."
         )
     _remove_segments(files, report)
-    if _measure(files, note.sealed, report):
-        files.remove_folder(names.SEALED_AHEAD)
+    index = _measure(files, note.sealed, report)
+    if _has_all(files, index):
+        with suppress(OSError):  # somebody still seals ahead: what is left there concerns nobody
+            files.remove_folder(names.SEALED_AHEAD)
     return report
 
 
@@ -189,10 +191,10 @@ def _adopt_ahead(files: PosixFiles, writer: SealedWriter, log: ShardStore) -> di
     sealed: dict[str, SealedSoFar] = {}
     if names.SEALED_AHEAD not in files.names():
         return sealed
-    ahead = files.folder(names.SEALED_AHEAD)
     try:
+        ahead = files.folder(names.SEALED_AHEAD)
         reader = SealedReader(ahead)
-    except (DamagedLog, FormatError):
+    except (GymCaptureError, OSError):
         return sealed  # all of it is in the log
     for part in reader.manifest.parts:
         found = agreed(reader, part, sealed, log.view)
@@ -284,8 +286,8 @@ def _remove_segments(files: PosixFiles, report: SealReport) -> None:
         report.segments += 1
 
 
-def _measure(files: PosixFiles, folder: str, report: SealReport) -> bool:
-    """Say what the dataset has. Returns whether it has every call: what was sealed ahead has none that it lacks."""
+def _measure(files: PosixFiles, folder: str, report: SealReport) -> RolloutIndex:
+    """Say what the dataset has."""
     reader = SealedReader(files.folder(folder))
     index = RolloutIndex(reader)
     parts = reader.manifest.parts
@@ -295,8 +297,18 @@ def _measure(files: PosixFiles, folder: str, report: SealReport) -> bool:
     report.rollouts = len(index.rows)
     report.raw_bytes = sum(part.raw_bytes for part in parts)
     report.dataset_bytes = sum(file.size for part in parts for file in part.files)
-    lacking = sum(rows[-1].indexes - sum(row.calls for row in rows) for rows in index.rows.values())
-    return not (lacking or any(DAMAGED in (rows[-1].reasons or ()) for rows in index.rows.values()))
+    return index
+
+
+def _has_all(files: PosixFiles, index: RolloutIndex) -> bool:
+    """Whether what was sealed ahead can have nothing that the dataset lacks."""
+    for rows in index.rows.values():
+        if rows[-1].indexes > sum(row.calls for row in rows) or DAMAGED in (rows[-1].reasons or ()):
+            return False
+    try:
+        return index.rows.keys() >= set(SealedReader(files.folder(names.SEALED_AHEAD)).rollout_ids())
+    except (GymCaptureError, OSError):
+        return False
 
 
 __all__ = ["SealReport", "require_settled", "seal_log"]

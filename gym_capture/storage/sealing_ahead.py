@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.model.captured import CountedCalls
@@ -21,7 +21,7 @@ from gym_capture.storage.held_files import HeldFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.agreement import SealedSoFar, agreed
-from gym_capture.storage.sealed.manifest import read_manifest
+from gym_capture.storage.sealed.manifest import Manifest, read_manifest
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.shard_store import ShardStore
@@ -62,17 +62,19 @@ class AheadSealer:
     Args:
         files: the shard's directory; only `sealed-ahead` in it is written to.
         least_bytes: so much has to be finished before a part is begun.
+        part_bytes: so much of it makes one, with the rollout that reaches it.
 
     Attributes:
         report: what was done so far.
     """
 
-    def __init__(self, files: PosixFiles, *, least_bytes: int = AHEAD_BYTES) -> None:
+    def __init__(self, files: PosixFiles, *, least_bytes: int = AHEAD_BYTES, part_bytes: int = AHEAD_BYTES) -> None:
         self.report = AheadReport()
         self._files = files
         self._least_bytes = least_bytes
+        self._part_bytes = part_bytes
         self._log: ShardStore | None = None
-        self._epoch: int | None = None
+        self._compared: tuple[Manifest, tuple[Any, ...]] | None = None
         self._sealed: dict[str, SealedSoFar] = {}
         self._unlike: set[int] = set()
         self._sizes: dict[str, _Size] = {}
@@ -98,32 +100,41 @@ class AheadSealer:
         else:
             self._log.refresh()
         self._compare(self._log)
+        if self._unlike and self._log.report.damaged:
+            return False  # parts of which the log has lost something may be all that is left: they stay as they are
         if sum(self._due(self._log).values()) < self._least_bytes:
             return False
         # Opened anew next time: what a reader holds of a live run grows for as long as it is open.
         self._log = None
-        with HeldFiles(self._files.directory) as held:
-            return self._seal(ShardStore(held, NemoGymFiles(held)), stopped)
+        try:
+            with HeldFiles(self._files.directory) as held:
+                return self._seal(ShardStore(held, NemoGymFiles(held)), stopped)
+        except OSError:
+            refuse_closed(self._files)  # the run was sealed meanwhile, and the folder removed
+            raise
 
     def _compare(self, log: ShardStore) -> None:
-        """Find out which parts say what the log says, where that may have changed: at first, by a takeover, a clear."""
-        listed = self._files.names()
-        epoch = max(names.epochs_in(listed), default=0)
+        """Find out which parts say what the log says, where that may have changed: at first, by a takeover, by a clear,
+        by somebody else who seals ahead here, or removed it."""
+        reader = self._reader()
+        compared = (Manifest() if reader is None else reader.manifest, log.takeovers)
         cleared = any(log.generation(each) != sealed.last.generation for each, sealed in self._sealed.items())
-        if epoch == self._epoch and not cleared:
+        if compared == self._compared and not cleared:
             return
-        self._epoch = epoch
+        self._compared = compared
         self._sealed, self._unlike, self._sizes = {}, set(), {}
-        if names.SEALED_AHEAD in listed:
-            reader = self._reader()
-            for part in reader.manifest.parts:
-                found = agreed(reader, part, self._sealed, log.view)
-                if found is None:
-                    self._unlike.add(part.number)
-                else:
-                    self._sealed |= found
+        if reader is None:
+            return
+        for part in reader.manifest.parts:
+            found = agreed(reader, part, self._sealed, log.view)
+            if found is None:
+                self._unlike.add(part.number)
+            else:
+                self._sealed |= found
 
-    def _reader(self) -> SealedReader:
+    def _reader(self) -> SealedReader | None:
+        if names.SEALED_AHEAD not in self._files.names():
+            return None
         try:
             return SealedReader(self._files.folder(names.SEALED_AHEAD))
         except (DamagedLog, FormatError) as error:
@@ -151,20 +162,26 @@ class AheadSealer:
         return sealed.calls if sealed is not None and sealed.last.generation == generation else 0
 
     def _seal(self, log: ShardStore, stopped: Callable[[], bool]) -> bool:
+        refuse_closed(self._files)
         dataset = self._files.folder(names.SEALED_AHEAD, make=True)
+        there = read_manifest(dataset)
+        if self._compared is None or there != self._compared[0]:
+            return False  # somebody else sealed ahead here, or removed it: it is compared anew first
+        known = {part.number for part in there.parts}
         writer = SealedWriter(dataset)
-        known = {part.number for part in read_manifest(dataset).parts}
         try:
             if not self._write(writer, log, stopped):
                 writer.abandon()
                 return False
             writer.withdraw(self._unlike)
-            added = [part for part in writer.commit().parts if part.number not in known]
+            manifest = writer.commit()
+            added = [part for part in manifest.parts if part.number not in known]
         except Exception:
             with suppress(OSError):
                 writer.abandon()
             raise
         self._unlike = set()
+        self._compared = (manifest, self._compared[1])
         reader = SealedReader(dataset)
         for part in added:
             for row in reader.rows_of(part):
@@ -176,7 +193,12 @@ class AheadSealer:
         return bool(added)
 
     def _write(self, writer: SealedWriter, log: ShardStore, stopped: Callable[[], bool]) -> bool:
-        for rollout_id in self._due(log):
+        """Write as much as makes a part. False: nothing of it is to count."""
+        written = 0
+        for rollout_id, size in self._due(log).items():
+            if written >= self._part_bytes:
+                break
+            written += size
             if stopped():
                 return False
             first = self._sealed_calls(rollout_id, log.generation(rollout_id))

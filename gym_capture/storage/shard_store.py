@@ -59,6 +59,11 @@ class ShardStore:
         """What reading the log found so far."""
         return self._log.report
 
+    @property
+    def takeovers(self) -> tuple[Any, ...]:
+        """See `LogView.takeovers`."""
+        return self._log.takeovers
+
     def refresh(self) -> None:
         """Take in what was appended since: only that is read, unless another owner has taken over."""
         self._log.refresh()

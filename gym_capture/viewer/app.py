@@ -42,10 +42,13 @@ KEPT_CONVERSATIONS = 4
 _SILENT = {
     "error": {
         "type": "Silent",
-        "message": "What was captured cannot be read: the disk or the store has not answered yet. It is waited for; "
-        "what is shown is the last that was read.",
+        "message": "What was asked for is still being read, or the disk or the store does not answer. It is waited "
+        "for; what is shown is the last that was read.",
     }
 }
+
+_Asked = tuple[str, str | None]
+"""A request's address, and the version that its page has."""
 
 _View = Callable[[Request, OpenedDirectory], "_Answer"]
 
@@ -76,19 +79,25 @@ class _Pages:
         self._captured = captured
         self._executor = executor
         self._patience_s = patience_s
-        self._late: asyncio.Future[Response] | None = None
+        self._late: tuple[_Asked, asyncio.Future[Response]] | None = None
         self._conversations: dict[tuple[str, str], Conversation] = {}
 
     def route(self, path: str, view: _View) -> Route:
         async def endpoint(request: Request) -> Response:
-            if self._late is None or self._late.done():
+            asked = (str(request.url), request.headers.get("if-none-match"))
+            late = self._late
+            if late is not None and late[1].done():
+                self._late = None
+                if late[0] == asked:
+                    return late[1].result()
+            if self._late is None:
                 answering = asyncio.ensure_future(self._executor.run(functools.partial(self._respond, request, view)))
                 # Cancelled where the server ends: it does not wait for what hangs.
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([answering], timeout=self._patience_s)
                 if answering.done():
                     return answering.result()
-                self._late = answering
+                self._late = (asked, answering)
             # Nothing more is queued behind what hangs.
             return _json(_SILENT, 503)
 

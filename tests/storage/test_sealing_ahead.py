@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gym_capture.errors import DamagedLog, DirectoryHeld, RunSealed, UnsettledRun
+from gym_capture.errors import DamagedLog, DirectoryHeld, FormatError, RunSealed, UnsettledRun
 from gym_capture.model.captured import CapturedRollout
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.fault_points import after, before
@@ -36,8 +37,8 @@ class Run:
         self.sealer = self.another()
         self._batch = 0
 
-    def another(self, hook: FaultHook = no_faults, least_bytes: int = 1) -> AheadSealer:
-        return AheadSealer(PosixFiles(self.directory, hook), least_bytes=least_bytes)
+    def another(self, hook: FaultHook = no_faults, **bounds: int) -> AheadSealer:
+        return AheadSealer(PosixFiles(self.directory, hook), **{"least_bytes": 1, **bounds})
 
     def send(self, batch: Batch) -> None:
         self._batch += 1
@@ -65,7 +66,9 @@ class Run:
     def end(self) -> SealReport:
         """Stop the owner, seal the run, and see that it says what its log said, and that nothing is there twice."""
         self.owner.stop()
-        return sealed_alike(self.directory)
+        report = sealed_alike(self.directory)
+        assert names.SEALED_AHEAD not in PosixFiles(self.directory).names()
+        return report
 
 
 def said(directory: Path) -> dict[str, CapturedRollout]:
@@ -89,7 +92,6 @@ def sealed_alike(directory: Path) -> SealReport:
     assert sorted(rows) == [(each, call.call_index) for each, found in sorted(expected.items()) for call in found.calls]
     assert (report.calls, report.rollouts) == (len(rows), len(standings))
     assert CaptureStore(directory).verify().sound
-    assert names.SEALED_AHEAD not in PosixFiles(directory).names()
     return report
 
 
@@ -268,10 +270,30 @@ def test_a_damaged_dataset_costs_only_what_it_saved(run: Run, harm: str) -> None
         case "foreign manifest":
             manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
     if "manifest" in harm:
-        with pytest.raises((DamagedLog, Exception), match="remove sealed-ahead"):
+        with pytest.raises((DamagedLog, FormatError), match="remove sealed-ahead"):
             run.another().step()
-    report = run.end()
+    run.owner.stop()
+    report = sealed_alike(run.directory)
     assert (report.calls, report.calls_ahead) == (4, 0 if "manifest" in harm else 2)
+    # What cannot be looked into is not removed.
+    assert (names.SEALED_AHEAD in PosixFiles(run.directory).names()) == (harm not in ("flipped", "gone"))
+
+
+def test_a_disk_that_fails_where_the_dataset_lies_costs_only_what_it_saved(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.finished("a")
+    run.sealer.step()
+    read_at = PosixFiles.read_at
+
+    def fail(files: PosixFiles, name: str, offset: int, length: int) -> bytes:
+        if files.directory.endswith(names.SEALED_AHEAD) and name.endswith(".calls.parquet"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read_at(files, name, offset, length)
+
+    run.owner.stop()
+    monkeypatch.setattr(PosixFiles, "read_at", fail)
+    assert sealed_alike(run.directory).calls_ahead == 0
 
 
 def test_a_call_that_cannot_be_read_is_for_the_end_of_the_run(run: Run) -> None:
@@ -303,6 +325,66 @@ def test_what_was_sealed_ahead_is_kept_where_the_log_has_lost_it(run: Run) -> No
     for _ in range(2):
         seal(run.directory, as_it_is=True)
         assert run.ahead_calls() == {"a": ["a-0", "a-1"], "b": ["b-0", "b-1"]}
+
+
+def test_a_part_that_the_log_cannot_confirm_any_more_is_not_withdrawn(run: Run) -> None:
+    run.finished("a", "b")
+    run.sealer.step()
+    for each in names.segments_in(PosixFiles(run.directory).names())[:1]:
+        data = bytearray((run.directory / each.file).read_bytes())
+        data[data.index(b"a-0")] ^= 1
+        (run.directory / each.file).write_bytes(bytes(data))
+    run.finished("c")
+    assert not run.another().step()
+    run.owner.stop()
+    seal(run.directory, as_it_is=True)
+    assert run.ahead_calls() == {each: [f"{each}-0", f"{each}-1"] for each in "ab"}
+
+
+def test_what_was_sealed_ahead_is_kept_where_the_whole_log_is_gone(run: Run) -> None:
+    run.finished("a")
+    run.sealer.step()
+    run.owner.stop()
+    for each in names.segments_in(PosixFiles(run.directory).names()):
+        (run.directory / each.file).unlink()
+    seal(run.directory, as_it_is=True)
+    assert run.ahead_calls() == {"a": ["a-0", "a-1"]}
+
+
+def test_a_lost_list_of_the_later_part_hides_none_of_its_calls(run: Run) -> None:
+    run.finished("a")
+    run.sealer.step()
+    run.send(Batch().commit("a", exchange("late")).commit("a", exchange("later")))
+    run.owner.merge("a")
+    folder = run.directory / run.end().folder
+    (folder / "part-00000002.rollouts.parquet").write_bytes(b"lost")
+    store = CaptureStore(run.directory)
+    assert [each["model_call_id"] for each in store.read("a")] == ["a-0", "a-1", "late", "later"]
+    assert (store.standing("a").calls, store.standing("a").damaged) == (4, 0)
+
+
+def test_no_more_than_a_part_is_written_before_it_counts(run: Run) -> None:
+    run.finished("a", "b", "c")
+    size = sum(call.raw_bytes for call in CaptureStore(run.directory).captured("a").calls)
+    sealer = run.another(part_bytes=size)
+    assert [sealer.step() for _ in range(4)] == [True, True, True, False]
+    assert [part.rollout_count for part in run.ahead().manifest.parts] == [1, 1, 1]
+    assert run.end().calls_ahead == 6
+
+
+def test_two_that_take_turns_seal_nothing_twice(run: Run) -> None:
+    other = run.another()
+    run.finished("a")
+    assert run.sealer.step()
+    run.finished("b")
+    assert other.step()
+    run.finished("c")
+    assert run.sealer.step()
+    shutil.rmtree(run.directory / names.SEALED_AHEAD)
+    run.finished("d")
+    assert other.step()
+    assert run.ahead_calls() == {each: [f"{each}-0", f"{each}-1"] for each in "abcd"}
+    assert run.end().calls_ahead == 8
 
 
 def test_two_that_seal_ahead_do_not_mix(run: Run) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gym_capture.errors import DamagedLog
 from gym_capture.model.captured import CapturedRollout
 from gym_capture.model.rollout_state import RolloutView
 from gym_capture.storage.sealed.manifest import SealedPart
 from gym_capture.storage.sealed.reader import SealedReader, SealedRow
+
+logger = logging.getLogger("gym_capture.storage")
 
 
 class SealedSoFar(NamedTuple):
@@ -59,7 +61,8 @@ def agreed(
             if view.generation != row.generation or len(told) != row.calls or told != expected or not in_place:
                 return None
             found[row.rollout_id] = SealedSoFar(row, first + row.calls)
-    except (DamagedLog, FileNotFoundError):
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, all of it is in the log
+        logger.warning("part %s of %s is not taken over: %s", part.number, reader.directory, error)
         return None
     return found
 

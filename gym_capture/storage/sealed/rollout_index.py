@@ -52,7 +52,9 @@ class RolloutIndex:
             listed += rows
         self._take(listed)
         for rollout_id, rows in self.rows.items():
-            rows[-1] = rows[-1]._replace(reasons=self.reasons(rollout_id, rows[-1].reasons))
+            # The last row says most, unless it is of a part whose list is lost.
+            indexes = max(row.indexes for row in rows)
+            rows[-1] = rows[-1]._replace(reasons=self.reasons(rollout_id, rows[-1].reasons), indexes=indexes)
         self.affected = {rollout_id for rollout_id in self.rows if self.may_lack(rollout_id)}
 
     def _take(self, rows: list[SealedRow]) -> None:

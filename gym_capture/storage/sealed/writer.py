@@ -350,7 +350,7 @@ def _copied(source: Files, file: SealedFile, files: Files, name: str) -> SealedF
     target = files.create_append(name, fault_points.SEALED_FILE)
     sink = Sink(target, fault_points.SEALED_APPEND)
     try:
-        while piece := source.read_at(file.name, sink.size, _COPIED_BYTES):
+        while piece := _read(source, file.name, sink.size):
             sink.write(piece)
         sink.append_held()
         made = SealedFile(name, sink.size, sink.crc)
@@ -361,6 +361,14 @@ def _copied(source: Files, file: SealedFile, files: Files, name: str) -> SealedF
         sink.close()
     files.remove(name)
     raise DamagedLog(f"{file.name} in {source.directory} is not what its manifest says. Nothing was taken of it.")
+
+
+def _read(source: Files, name: str, offset: int) -> bytes:
+    try:
+        return source.read_at(name, offset, _COPIED_BYTES)
+    except OSError as error:
+        # Which disk it was matters: what cannot be read here may be left out, what cannot be written ends the work.
+        raise DamagedLog(f"{name} in {source.directory} cannot be read ({error}). Nothing was taken of it.") from error
 
 
 __all__ = ["GROUP_BYTES", "PART_BYTES", "SealedWriter"]
