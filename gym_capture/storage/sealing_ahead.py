@@ -31,6 +31,9 @@ AHEAD_BYTES = 512 << 20
 """Bytes of finished exchanges, before compression, after which they are sealed: half of what a part may hold. Smaller
 parts are more files, and more footers for whoever looks for a rollout."""
 
+_REFRESHES = 30
+"""After so many looks the log is opened anew, behind a checkpoint: until then what a reader holds of a run grows."""
+
 
 @dataclass(slots=True)
 class AheadReport:
@@ -74,6 +77,7 @@ class AheadSealer:
         self._least_bytes = least_bytes
         self._part_bytes = part_bytes
         self._log: ShardStore | None = None
+        self._refreshed = 0
         self._compared: tuple[Manifest, tuple[Any, ...]] | None = None
         self._sealed: dict[str, SealedSoFar] = {}
         self._unlike: set[int] = set()
@@ -95,16 +99,16 @@ class AheadSealer:
             DamagedLog, FormatError, OSError: the log or the dataset cannot be read or written.
         """
         refuse_closed(self._files)
-        if self._log is None:
-            self._log = ShardStore(self._files, NemoGymFiles(self._files))
+        if self._log is None or self._refreshed >= _REFRESHES:
+            self._log, self._refreshed = ShardStore(self._files, NemoGymFiles(self._files)), 0
         else:
             self._log.refresh()
+            self._refreshed += 1
         self._compare(self._log)
         if self._unlike and self._log.report.damaged:
             return False  # parts of which the log has lost something may be all that is left: they stay as they are
         if sum(self._due(self._log).values()) < self._least_bytes:
             return False
-        # Opened anew next time: what a reader holds of a live run grows for as long as it is open.
         self._log = None
         try:
             with HeldFiles(self._files.directory) as held:
