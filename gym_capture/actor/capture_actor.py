@@ -162,7 +162,7 @@ class CaptureActor:
         return await self._in_owner(lambda owner: owner.tunnel_open(client_hex))
 
     @ray.method(concurrency_group=TUNNEL, max_task_retries=ASKED_AGAIN)
-    async def tunnel_push(self, pipe: str, first_number: int, messages: Sequence[Message]) -> int:
+    async def tunnel_push(self, pipe: str, first_number: int, messages: Sequence[Message]) -> tuple[int, int]:
         """See `Tunnel.push`."""
         return await self._in_owner(lambda owner: owner.tunnel.push(pipe, first_number, messages))
 

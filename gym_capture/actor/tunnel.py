@@ -113,14 +113,15 @@ class Tunnel:
         self._watch(name, pipe)
         return name
 
-    async def push(self, name: str, first_number: int, messages: Sequence[Message]) -> int:
+    async def push(self, name: str, first_number: int, messages: Sequence[Message]) -> tuple[int, int]:
         """Hand messages to the owner, in order, each once.
 
         Args:
             first_number: the number of the first one; a pipe's messages are numbered from 1.
 
         Returns:
-            The highest number that was taken.
+            The highest number that was taken, and the number of the last message that the owner has for the client by
+            now: the client sees that it goes on, while an answer is on its way that takes long.
 
         Raises:
             OwnerUnavailable: there is no such pipe (any more).
@@ -142,7 +143,7 @@ class Tunnel:
                 pipe.session.heard = True
                 pipe.session.receive(*message)
                 await pipe.room.wait()
-            return pipe.taken
+            return pipe.taken, pipe.confirmed + len(pipe.outgoing)
 
     async def poll(self, name: str, after: int, timeout_s: float) -> tuple[int, list[Message]]:
         """The owner's messages after number `after`, which confirms those up to it.

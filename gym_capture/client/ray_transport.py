@@ -88,7 +88,7 @@ class RayLink:
 
     @property
     def progress(self) -> int:
-        """Messages that came, and pushes that carried as much as one may: of a large message or backlog, a part.
+        """Messages that came or that the owner has ready, and pushes of a backlog that carried as much as one may.
 
         Others do not count: an owner whose disk hangs, and who may have a successor, takes this client's beats too.
         """
@@ -98,6 +98,7 @@ class RayLink:
 
     async def _push(self) -> None:
         next_number = 1
+        ready = 0
         try:
             while True:
                 await self._to_send.wait()
@@ -108,9 +109,10 @@ class RayLink:
                     while self._out and size < PUSH_BYTES:
                         messages.append(self._out.popleft())
                         size += len(messages[-1][0]) + len(messages[-1][1])
-                    await call_actor(self._actor.tunnel_push, self._pipe, next_number, messages)
+                    pushed = await call_actor(self._actor.tunnel_push, self._pipe, next_number, messages)
                     next_number += len(messages)
-                    self._moved += size >= PUSH_BYTES
+                    self._moved += pushed[1] > ready or size >= PUSH_BYTES
+                    ready = pushed[1]
                 if self._broken is not None:
                     call_actor(self._actor.tunnel_close, self._pipe)
                     return

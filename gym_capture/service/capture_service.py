@@ -127,6 +127,7 @@ class CaptureService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsure: list[Callable[[], None]] = []
         self._unsure_since = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._left = False
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -232,10 +233,11 @@ class CaptureService:
             self._left = True
             self._on_leave(why)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -314,8 +316,9 @@ class CaptureService:
             if session.heard or session.paused:
                 session.heard = False
                 self.ledger.renew(session.client, now)
-        if self._unsure and self.clock.monotonic() - self._unsure_since > self.settings.tick_s:
-            # The disk hangs. Clients take this owner for gone then, come again, and are not welcomed yet.
+        if self._unsure and self.clock.monotonic() - self._unsure_since > self.settings.lease_s:
+            # The disk hangs. After a lease without an answer clients take this owner for gone, come again, and are not
+            # welcomed yet. Before that their beats renew their leases, as those of the dead are not.
             self.ledger.renew_live(now)
         losses = self.ledger.expire(before)
         if losses:
@@ -337,33 +340,39 @@ class CaptureService:
         self._unsure.append(act)
         if len(self._unsure) == 1:
             self._unsure_since = self.clock.monotonic()
-            self._spawn(self._become_sure())
+            self._looking = self._spawn(self._become_sure())
 
     async def be_sure(self) -> None:
         """Return once it is known that the directory is still ours.
 
         Raises:
-            OwnerUnavailable, Superseded: it is not, or that is not known within a third of a lease.
+            OwnerUnavailable, Superseded: it is not, or that is not known within a lease.
         """
-        sure = asyncio.get_running_loop().create_future()
-        self.when_sure(lambda: None if sure.done() else sure.set_result(None))
-        try:
-            async with asyncio.timeout(self.settings.lease_s / 3):
-                await sure
-        except TimeoutError:
+        sure = asyncio.Event()
+        self.when_sure(sure.set)
+        if not sure.is_set() and self._looking is not None:
+            await asyncio.wait([self._looking], timeout=self.settings.lease_s)
+        if not sure.is_set():
             raise self.unavailable or OwnerUnavailable(
                 "the owner cannot see whether the directory is still its own: its disk does not answer. Nothing of "
                 "this request was acknowledged; look the owner up again."
-            ) from None
+            )
 
     async def _become_sure(self) -> None:
         ours = False
         try:
-            ours = await self.tenure.check()
+            while True:
+                asked_at = self.clock.monotonic()
+                ours = await self.tenure.check()
+                if not ours or self.clock.monotonic() - asked_at <= self.settings.lease_s:
+                    break  # else it was ours when it was asked, and that is long ago: this process slept, or the disk
         finally:
             waiting, self._unsure = self._unsure, []
         for act in waiting if ours else ():
-            act()
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001  # half of it may be done: only the log knows what is true
+                self.tenure.fail(error)
 
     # -- connections --------------------------------------------------------------------------------------------
 

@@ -178,6 +178,10 @@ class Session:
         if not self._ended:
             self._send(encode_message(message, body))
 
+    def _reply(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Answer a call. Any answer is a sign of life, so none is given by an owner that may have a successor."""
+        self._service.when_sure(lambda: None if self._ended else self._send(buffers))
+
     def _answer_beat(self) -> None:
         self.send(BeatReply(self._service.epoch))
 
@@ -199,6 +203,7 @@ class Session:
             self.end()
             return
         self._held = deque()  # what is said before the welcome waits for it
+        self._service.ledger.renew(message.client, self._service.now())
         self._service.when_sure(lambda: self._welcome(message))
 
     def _welcome(self, hello: Hello) -> None:
@@ -370,7 +375,7 @@ class Session:
                 # Of this very moment, at which nothing is outstanding.
                 self.send(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
             else:
-                self.send(Reply(number, result))
+                self._reply(encode_message(Reply(number, result), ()))
 
         waiter = self._service.waiters.add(request.rollout, request.timeout_s, answer)
         if waiter.answer is not None:
@@ -398,7 +403,9 @@ class Session:
                     f"the answer has {len(buffers[0])} bytes, a message holds {MAX_HEAD_BYTES}. Nothing is lost: read "
                     "the capture directory instead (CaptureStore)."
                 )
-            if not self._ended:
+            if not isinstance(request, Stop):
+                self._reply(buffers)
+            elif not self._ended:
                 self._send(buffers)
         except GymCaptureError as error:
             self.send(Failure(number, type(error).__name__, str(error)))

@@ -10,8 +10,10 @@ where it still says what the log says. `docs/decisions/0014-sealed-dataset.md` s
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.rollout_index import RolloutIndex
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.shard_store import ShardStore
+
+logger = logging.getLogger("gym_capture.storage")
 
 
 @dataclass(slots=True)
@@ -201,9 +205,10 @@ def _adopt_ahead(files: PosixFiles, writer: SealedWriter, log: ShardStore) -> di
         if found is not None:
             try:
                 writer.adopt(ahead, part)
-            except DamagedLog:
-                continue
-            sealed |= found
+            except DamagedLog as error:
+                logger.warning("part %s of %s is not taken over: %s", part.number, ahead.directory, error)
+            else:
+                sealed |= found
     return sealed
 
 
@@ -305,10 +310,18 @@ def _has_all(files: PosixFiles, index: RolloutIndex) -> bool:
     for rows in index.rows.values():
         if rows[-1].indexes > sum(row.calls for row in rows) or DAMAGED in (rows[-1].reasons or ()):
             return False
+    ahead: Counter[tuple[str, int]] = Counter()
     try:
-        return index.rows.keys() >= set(SealedReader(files.folder(names.SEALED_AHEAD)).rollout_ids())
+        for row in SealedReader(files.folder(names.SEALED_AHEAD)).rows():
+            ahead[row.rollout_id, row.generation] += row.calls
     except (GymCaptureError, OSError):
         return False
+    for (rollout_id, generation), calls in ahead.items():
+        there = index.rows.get(rollout_id, [])
+        # A generation that is over has nothing that anybody misses; a later one than the log's is one that it lost.
+        if not there or (there[-1].generation, sum(row.calls for row in there)) < (generation, calls):
+            return False
+    return True
 
 
 __all__ = ["SealReport", "require_settled", "seal_log"]

@@ -184,7 +184,8 @@ class AheadSealer:
             with suppress(OSError):
                 writer.abandon()
             raise
-        self._unlike = set()
+        if added:
+            self._unlike = set()
         self._compared = (manifest, self._compared[1])
         reader = SealedReader(dataset)
         for part in added:

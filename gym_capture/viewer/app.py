@@ -36,6 +36,8 @@ PAGE_ROWS = 500
 PAGE_TURNS = 200
 PATIENCE_S = 20.0
 """How long an answer may take before the page is told that it still waits, seconds: a disk or a store may hang."""
+KEPT_ANSWERS = 16
+"""Answers that took longer, and are kept until they are asked for again."""
 KEPT_CONVERSATIONS = 4
 """Rollouts whose turns are kept for their next page; one may hold thousands of long messages."""
 
@@ -46,9 +48,6 @@ _SILENT = {
         "for; what is shown is the last that was read.",
     }
 }
-
-_Asked = tuple[str, str | None]
-"""A request's address, and the version that its page has."""
 
 _View = Callable[[Request, OpenedDirectory], "_Answer"]
 
@@ -79,25 +78,29 @@ class _Pages:
         self._captured = captured
         self._executor = executor
         self._patience_s = patience_s
-        self._late: tuple[_Asked, asyncio.Future[Response]] | None = None
+        self._late: dict[str, tuple[str | None, asyncio.Future[Response]]] = {}
         self._conversations: dict[tuple[str, str], Conversation] = {}
 
     def route(self, path: str, view: _View) -> Route:
         async def endpoint(request: Request) -> Response:
-            asked = (str(request.url), request.headers.get("if-none-match"))
-            late = self._late
+            path, tag = str(request.url), request.headers.get("if-none-match")
+            late = self._late.get(path)
             if late is not None and late[1].done():
-                self._late = None
-                if late[0] == asked:
-                    return late[1].result()
-            if self._late is None:
+                del self._late[path]
+                response = late[1].result()
+                # That nothing has changed is said of the version that was asked with.
+                if response.status_code != 304 or late[0] == tag:
+                    return response
+            if all(answering.done() for _, answering in self._late.values()):
                 answering = asyncio.ensure_future(self._executor.run(functools.partial(self._respond, request, view)))
                 # Cancelled where the server ends: it does not wait for what hangs.
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([answering], timeout=self._patience_s)
                 if answering.done():
                     return answering.result()
-                self._late = (asked, answering)
+                while len(self._late) >= KEPT_ANSWERS:
+                    del self._late[next(iter(self._late))]
+                self._late[path] = (tag, answering)
             # Nothing more is queued behind what hangs.
             return _json(_SILENT, 503)
 

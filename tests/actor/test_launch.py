@@ -253,17 +253,17 @@ def test_writes_are_answered_while_thousands_wait(ray_cluster: Any, capture_conf
     endpoint = ray.get(launched.handle.endpoint.remote())
     pipe = ray.get(launched.handle.tunnel_open.remote("ab" * 16))
     say = Says(endpoint)
-    assert ray.get(launched.handle.tunnel_push.remote(pipe, 1, say.hello())) == 1
-    assert ray.get(launched.handle.tunnel_push.remote(pipe, 2, say.claim("r", 1))) == 2
+    assert ray.get(launched.handle.tunnel_push.remote(pipe, 1, say.hello()))[0] == 1
+    assert ray.get(launched.handle.tunnel_push.remote(pipe, 2, say.claim("r", 1)))[0] == 2
     last, _ = ray.get(launched.handle.tunnel_poll.remote(pipe, 0, 10.0))
     assert last >= 1
     parked = [launched.handle.quiesce.remote("r", 240.0) for _ in range(2_500)]
     wait_until(lambda: ray.get(launched.handle.stats.remote())["waiters"] == len(parked), "all of them wait")
-    assert ray.get(launched.handle.tunnel_push.remote(pipe, 3, say.claim("other", 2))) == 3
+    assert ray.get(launched.handle.tunnel_push.remote(pipe, 3, say.claim("other", 2)))[0] == 3
     answered, _ = ray.get(launched.handle.tunnel_poll.remote(pipe, last, 60.0))
     assert answered > last
     assert ray.get(launched.handle.stats.remote())["waiters"] == len(parked), "it was answered while all of them wait"
-    assert ray.get(launched.handle.tunnel_push.remote(pipe, 4, say.release("r", 1))) == 4
+    assert ray.get(launched.handle.tunnel_push.remote(pipe, 4, say.release("r", 1)))[0] == 4
     assert all(ray.get(parked, timeout=60))
 
 

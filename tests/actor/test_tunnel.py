@@ -62,9 +62,9 @@ def tunnel(owner: FakeOwner) -> Tunnel:
 
 async def test_a_push_that_comes_again_delivers_nothing_twice(tunnel: Tunnel, owner: FakeOwner) -> None:
     pipe = tunnel.open("ab" * 16)
-    assert await tunnel.push(pipe, 1, numbered(1, 3)) == 3
-    assert await tunnel.push(pipe, 1, numbered(1, 3)) == 3
-    assert await tunnel.push(pipe, 2, numbered(2, 5)) == 5
+    assert await tunnel.push(pipe, 1, numbered(1, 3)) == (3, 0)
+    assert await tunnel.push(pipe, 1, numbered(1, 3)) == (3, 0)
+    assert await tunnel.push(pipe, 2, numbered(2, 5)) == (5, 0)
     assert owner.sessions[0].received == numbered(1, 5)
     assert owner.sessions[0].heard
 
@@ -143,7 +143,7 @@ async def test_a_push_waits_while_the_owner_reads_nothing(tunnel: Tunnel, owner:
     await asyncio.sleep(0)
     assert session.received == numbered(1, 1)
     session.hold(False)
-    assert await push == 3
+    assert await push == (3, 0)
     assert session.received == numbered(1, 3)
 
 
@@ -155,7 +155,7 @@ async def test_a_pipe_nobody_uses_ends_and_one_that_is_polled_does_not(owner: Fa
     assert not owner.sessions[1].ended
     with pytest.raises(OwnerUnavailable):
         await tunnel.push(unused, 1, [(encode_message(Beat())[0], b"")])  # type: ignore[list-item]
-    assert await tunnel.push(polled, 1, numbered(1, 1)) == 1
+    assert await tunnel.push(polled, 1, numbered(1, 1)) == (1, 0)
     tunnel.close_all()
 
 

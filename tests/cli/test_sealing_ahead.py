@@ -183,3 +183,13 @@ def test_what_goes_wrong_beside_a_run_is_said_and_the_run_goes_on(
     assert "remove sealed-ahead there" in capfd.readouterr().err
     owner.stop()
     assert seal_at_rest(tmp_path / "run")[""].calls == 1
+
+
+def test_what_was_sealed_ahead_is_asked_and_imported_by_itself(tmp_path: Path) -> None:
+    owned(tmp_path / "run", "a", "b")
+    seal_ahead(tmp_path / "run", Script(), least_bytes=1)
+    dataset = str(tmp_path / "run" / names.SEALED_AHEAD)
+    asked = gym_capture("sql", "select count(*) as n from calls", dataset, "--json", cwd=tmp_path)
+    assert json.loads(asked.stdout)["rows"] == [[2]], asked.stderr
+    assert gym_capture("import", dataset, str(tmp_path / "new"), cwd=tmp_path).returncode == 0
+    assert CaptureStore(tmp_path / "new").read("b") == CaptureStore(tmp_path / "run").read("b")

@@ -30,6 +30,7 @@ class Actor:
         self.polled: list[int] = []
         self.closed: list[str] = []
         self.error: Exception | None = None
+        self.ready = 0
         self.room = asyncio.Event()
         self.room.set()
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
@@ -47,12 +48,12 @@ class Actor:
             raise self.error
         return "pipe"
 
-    async def _push(self, pipe: str, first: int, messages: list[tuple[bytes, bytes]]) -> int:
+    async def _push(self, pipe: str, first: int, messages: list[tuple[bytes, bytes]]) -> tuple[int, int]:
         await self.room.wait()
         if self.error is not None:
             raise self.error
         self.pushed.append((first, messages))
-        return first + len(messages) - 1
+        return first + len(messages) - 1, self.ready
 
     async def _poll(self, pipe: str, after: int, timeout_s: float) -> Any:
         self.polled.append(after)
@@ -125,6 +126,14 @@ async def test_beats_that_are_taken_and_not_answered_are_no_progress() -> None:
     actor.answers.put_nowait((1, [(b"a", b"")]))
     await settle()
     assert progress_of(link) == 1
+    for actor.ready, moved in (
+        (2, 2),
+        (2, 2),
+        (3, 3),
+    ):  # an answer that takes long is under way, and beats are answered
+        link.send(message(b""))
+        await settle()
+        assert progress_of(link) == moved
     link.close()
     await settle()
 

@@ -28,7 +28,7 @@ ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=Fal
 class Owner:
     async def endpoint(self): return Endpoint("127.0.0.1", 1, "token", "run", 1)
     async def tunnel_open(self, client): return "pipe"
-    async def tunnel_push(self, pipe, first, messages): return 0
+    async def tunnel_push(self, pipe, first, messages): return 0, 0
     async def tunnel_poll(self, pipe, after, timeout_s): return after, []
     async def tunnel_close(self, pipe): return None
 

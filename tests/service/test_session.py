@@ -109,6 +109,23 @@ async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_welcomes_
         assert (gone.sent, list(bench.service.connections.sessions)) == ([], [ID])
 
 
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_answers_no_call_until_it_can() -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        wire.say(Call(1, Stats(None)))
+        await eventually(lambda: len(wire.sent) == 2)
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        wire.say(Call(2, Stats(None)))
+        wire.say(Call(3, Quiesce("r", 0.0)))
+        await turns()
+        assert len(wire.sent) == 2
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 4)
+        assert sorted(each.number for each in wire.sent[1:]) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

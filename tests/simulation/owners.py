@@ -108,7 +108,7 @@ class OwnerProcess:
             raise OwnerUnavailable("the owner does not serve yet")
         return self.tunnel.open(client_hex)
 
-    async def tunnel_push(self, pipe: str, first_number: int, messages: list[Message]) -> int:
+    async def tunnel_push(self, pipe: str, first_number: int, messages: list[Message]) -> tuple[int, int]:
         """See `Tunnel.push`."""
         return await self.tunnel.push(pipe, first_number, messages)
 

@@ -351,6 +351,39 @@ def test_what_was_sealed_ahead_is_kept_where_the_whole_log_is_gone(run: Run) -> 
     assert run.ahead_calls() == {"a": ["a-0", "a-1"]}
 
 
+def test_what_was_sealed_ahead_is_kept_where_the_log_has_lost_its_end_unnoticed(run: Run) -> None:
+    run.finished("a")
+    segments = names.segments_in(PosixFiles(run.directory).names())
+    kept = {each.file: (run.directory / each.file).stat().st_size for each in segments}
+    run.send(Batch().commit("a", exchange("last")))
+    run.owner.merge("a")
+    run.sealer.step()
+    for each in names.segments_in(PosixFiles(run.directory).names()):
+        with (run.directory / each.file).open("rb+") as file:
+            file.truncate(kept.get(each.file, 0))
+        if each.file not in kept:
+            (run.directory / each.file).unlink()
+    Owner(PosixFiles(run.directory), "actor-2", takeover=True).stop()
+    assert seal(run.directory).calls == 2
+    assert run.ahead_calls() == {"a": ["a-0", "a-1", "last"]}
+
+
+def test_a_manifest_that_says_something_else_is_not_believed(run: Run) -> None:
+    run.finished("a", "b")
+    run.sealer.step()
+    manifest = run.directory / names.SEALED_AHEAD / "manifest.json"
+    for said, other in (('"call_count": 4', '"call_count": 5'), ('"last": "b"', '"last": "bb"')):
+        assert said in manifest.read_text()
+        shutil.copytree(run.directory, run.directory.parent / "copy")
+        changed = run.directory.parent / "copy" / names.SEALED_AHEAD / "manifest.json"
+        changed.write_text(manifest.read_text().replace(said, other))
+        Owner(PosixFiles(run.directory.parent / "copy"), "actor-2", takeover=True).stop()
+        report = sealed_alike(run.directory.parent / "copy")
+        assert (report.calls, report.calls_ahead) == (4, 0)
+        shutil.rmtree(run.directory.parent / "copy")
+    assert run.end().calls_ahead == 4
+
+
 def test_a_lost_list_of_the_later_part_hides_none_of_its_calls(run: Run) -> None:
     run.finished("a")
     run.sealer.step()

@@ -61,6 +61,11 @@ def agreed(
             if view.generation != row.generation or len(told) != row.calls or told != expected or not in_place:
                 return None
             found[row.rollout_id] = SealedSoFar(row, first + row.calls)
+        rows = [each.last for each in found.values()]
+        size = sum(row.raw_bytes for row in rows)
+        listed = (part.rollout_count, part.call_count, part.raw_bytes, part.first, part.last)
+        if listed != (len(rows), len(identities), size, min(found, default=""), max(found, default="")):
+            return None  # the manifest says something else
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, all of it is in the log
         logger.warning("part %s of %s is not taken over: %s", part.number, reader.directory, error)
         return None
