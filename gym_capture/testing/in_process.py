@@ -183,8 +183,12 @@ class InProcessLink:
             running = None
         if running is loop:
             loop.call_soon(function, *args)
-        else:
+            return
+        try:
             loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise  # else its client has ended, and nobody waits there
 
 
 class InProcessTransport:

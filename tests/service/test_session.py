@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -486,3 +487,12 @@ async def test_calls_of_a_client_that_went_away_are_dropped() -> None:
         await turns(50)
         assert [type(message).__name__ for message in wire.sent] == ["Welcome"]
         assert wire.closed == 0
+
+
+async def test_a_link_in_the_process_is_cut_though_its_clients_loop_has_ended() -> None:
+    async with serving() as bench:
+        link = await asyncio.to_thread(asyncio.run, bench.transport.connect())
+        bench.transport.cut_all()
+        await turns()
+        with pytest.raises(OwnerUnavailable):
+            await link.receive()
