@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from gym_capture.model.captured import CapturedCall, CapturedRollout
+from gym_capture.model.captured import CapturedCall, CapturedRollout, CountedCalls
 from gym_capture.model.rows import NO_CLAIM, ClientRow, CommitRow, MarkRow, Part
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT, MAX_REASON_CHARACTERS
 
@@ -62,7 +62,7 @@ def batches_of(rollout: CapturedRollout, skipped: int = 0) -> Iterator[ImportBat
     rows: list[ClientRow] = []
     body: list[bytes] = []
     held = 0
-    seen = Seen(rollout.calls)
+    seen = CountedCalls(rollout.calls)
     for number, (identity, call) in enumerate(named_calls(rollout._replace(calls=seen))):
         if number < skipped:
             continue
@@ -76,23 +76,10 @@ def batches_of(rollout: CapturedRollout, skipped: int = 0) -> Iterator[ImportBat
         held += sealed.body_bytes
     rows += [
         MarkRow(rollout.rollout_id, reason, count, FIRST_GENERATION)
-        for reason, count in sorted((marks_of(rollout, seen.count) or {}).items())
+        for reason, count in sorted((marks_of(rollout, seen.calls) or {}).items())
     ]
     if rows:
         yield ImportBatch(rows, b"".join(body))
-
-
-class Seen:
-    """Calls to be gone through once, counted."""
-
-    def __init__(self, calls: Iterable[CapturedCall]) -> None:
-        self._calls = calls
-        self.count = 0
-
-    def __iter__(self) -> Iterator[CapturedCall]:
-        for call in self._calls:
-            self.count += 1
-            yield call
 
 
 def marks_of(rollout: CapturedRollout, readable: int) -> dict[str, int] | None:
@@ -117,4 +104,4 @@ def _sound(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON_CHARACTERS and re.fullmatch(r"\w*", reason) else "imported"
 
 
-__all__ = ["Identity", "ImportBatch", "NamedCall", "Seen", "batches_of", "marks_of", "named_calls"]
+__all__ = ["Identity", "ImportBatch", "NamedCall", "batches_of", "marks_of", "named_calls"]

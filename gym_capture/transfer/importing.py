@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gym_capture.errors import CaptureDirectoryError, ConfigError, GymCaptureError
-from gym_capture.model.captured import CapturedRollout
+from gym_capture.model.captured import CapturedRollout, CountedCalls
 from gym_capture.model.rows import Outcome
 from gym_capture.model.shards import shard_of
 from gym_capture.storage.captured_source import RolloutSource, open_captured
@@ -20,7 +20,7 @@ from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
-from gym_capture.transfer.batches import FIRST_GENERATION, Identity, Seen, batches_of, marks_of, named_calls
+from gym_capture.transfer.batches import FIRST_GENERATION, Identity, batches_of, marks_of, named_calls
 from gym_capture.transfer.owner_at_rest import OwnerAtRest, own_at_rest
 
 _NAMED = 5
@@ -155,14 +155,14 @@ def _written(rollout: CapturedRollout, log: LogView) -> int | None:
     """How many of its first calls the directory has, and nothing else of it; None: all of it; 0: something else."""
     view = log.view(rollout.rollout_id)
     there = [Identity(entry.model_call_id, entry.digest) for entry in view.entries]
-    seen = Seen(rollout.calls)
+    seen = CountedCalls(rollout.calls)
     given = [each.identity for each in named_calls(rollout._replace(calls=seen))]
     if view.generation != FIRST_GENERATION or view.outstanding or view.holes or there != given[: len(there)]:
         return 0
     if len(there) < len(given):
         # The marks come with the last call, so an import that was stopped has left none.
         return len(there) if view.reasons is None else 0
-    return None if view.reasons == marks_of(rollout, seen.count) else 0
+    return None if view.reasons == marks_of(rollout, seen.calls) else 0
 
 
 __all__ = ["Imported", "import_captures"]
