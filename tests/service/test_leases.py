@@ -107,6 +107,24 @@ async def test_an_overtaken_owner_that_could_not_look_welcomes_nobody_and_leads_
             coming.cancel()
 
 
+async def test_what_was_seen_before_the_owner_slept_for_a_lease_is_looked_at_again() -> None:
+    async with serving() as bench:
+        client = await bench.client()
+        looked: list[bool] = []
+        check = bench.service.tenure.check
+
+        async def slept() -> bool:
+            looked.append(await check())
+            if len(looked) == 1:
+                bench.clock.advance(bench.service.settings.lease_s + 0.1)
+            return looked[-1]
+
+        bench.service.tenure.check = slept  # type: ignore[method-assign]  # frozen between the look and its use
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        await client.beat()
+        assert looked == [True, True]
+
+
 async def test_nobody_who_comes_again_is_expired_while_the_disk_does_not_answer_and_the_dead_are() -> None:
     async with serving() as bench:
         client, dead = await bench.client(), await bench.client("dead", steady=False)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from gym_capture.errors import DamagedLog, DirectoryHeld, FormatError, RunSealed, UnsettledRun
 from gym_capture.model.captured import CapturedRollout
-from gym_capture.storage import fault_points, names
+from gym_capture.storage import fault_points, names, sealing_ahead
 from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.files import FaultHook, no_faults
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealing import SealReport
 from gym_capture.storage.sealing_ahead import AheadSealer
+from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.store import CaptureStore
 from tests.storage.captured_rollouts import conversation, listed
 from tests.storage.conversing import Talker, turn_of
@@ -114,6 +115,23 @@ def test_what_is_merged_is_sealed_while_the_rest_goes_on_and_taken_over_at_the_e
     assert (run.sealer.report.parts, run.sealer.report.calls) == (2, 5)
     report = run.end()
     assert (report.calls, report.calls_ahead) == (5, 5)
+
+
+def test_the_log_is_opened_anew_now_and_then(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[ShardStore] = []
+
+    class Counted(ShardStore):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            opened.append(self)
+
+    monkeypatch.setattr(sealing_ahead, "ShardStore", Counted)
+    monkeypatch.setattr(sealing_ahead, "_REFRESHES", 2)
+    for _ in range(6):
+        assert not run.sealer.step()
+    assert len(opened) == 2
+    run.finished("a")
+    assert run.sealer.step()
 
 
 def test_nothing_is_sealed_until_there_is_enough(run: Run) -> None:
