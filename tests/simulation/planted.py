@@ -9,6 +9,8 @@ from unittest import mock
 
 from gym_capture.client import core as client_core
 from gym_capture.client.contact import Contact
+from gym_capture.client.history_book import HistoryBook, Turn
+from gym_capture.model import ledger as ledger_module
 from gym_capture.model import rows as row_kinds
 from gym_capture.model.codec import FrameHead, FrameRef, PendingFrame
 from gym_capture.model.ledger import Applied, Ledger, Repeated
@@ -140,6 +142,27 @@ def late_answers_believed() -> list[Patch]:
     return [(Contact, "unbroken", lambda *_: True)]
 
 
+def messages_not_journaled() -> list[Patch]:
+    """Messages that later requests refer to are acknowledged, and not in the log."""
+    return [_without(row_kinds.HistoryRow)]
+
+
+def lacking_messages_ignored() -> list[Patch]:
+    """The owner stores an exchange whatever it refers to."""
+    return [(ledger_module, "_has_messages", lambda *_: True)]
+
+
+def history_numbers_used_again() -> list[Patch]:
+    """A client gives a conversation that it has forgotten, and that goes on, its number again."""
+    turn = HistoryBook.turn
+
+    def numbered_anew(self: HistoryBook, rollout: str, generation: int, text: bytes) -> Turn | None:
+        self._last = 0
+        return turn(self, rollout, generation, text)
+
+    return [(HistoryBook, "turn", numbered_anew)]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "sync skipped": sync_skipped,
     "claims not journaled": claims_not_journaled,
@@ -151,6 +174,9 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "acknowledgment of an older epoch accepted": older_epoch_accepted,
     "duplicate counted as a second call": duplicates_counted,
     "late answer to a claim believed": late_answers_believed,
+    "messages not journaled": messages_not_journaled,
+    "messages that are lacking ignored": lacking_messages_ignored,
+    "number of a history used again": history_numbers_used_again,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +60,13 @@ class Clear:
 
 @dataclass
 class Register:
-    """Everything that anybody was told."""
+    """Everything that anybody was told.
 
+    Attributes:
+        requests: what each call asked, by its id; filled by whoever makes the calls.
+    """
+
+    requests: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     clears: list[Clear] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -159,6 +165,11 @@ class Register:
                 self.violations.append(
                     f"{what} of {rollout}: {call_id} belongs to generation {call.generation}, not to {generation}"
                 )
+        self.violations += [
+            f"{what} of {rollout}: {call['model_call_id']} has another payload than it was given"
+            for call in calls
+            if call.get("request") not in (None, self.requests.get(call["model_call_id"]))
+        ]
         indexes = [call["call_index"] for call in calls]
         if indexes != sorted(set(indexes)):
             self.violations.append(f"{what} of {rollout}: call indexes {indexes}")
@@ -185,12 +196,12 @@ class Register:
             exchanges: whole, in call order.
             reasons: why it is incomplete; None: it is not.
         """
-        listed = [{"model_call_id": found["model_call_id"], "call_index": n} for n, found in enumerate(exchanges)]
+        listed = [
+            {"model_call_id": found["model_call_id"], "call_index": n, "request": found["request"]}
+            for n, found in enumerate(exchanges)
+        ]
         self._check(rollout, generation, listed, float("inf"), what)
         by_id = {found["model_call_id"]: found for found in exchanges}
-        for found in exchanges:
-            if found["request"] != {"call": found["model_call_id"]}:
-                self.violations.append(f"{what} of {rollout}: {found['model_call_id']} has another call's payload")
         told = [clear.generation for clear in self.clears if clear.rollout == rollout and clear.generation is not None]
         if told and generation < max(told):
             self.violations.append(f"{what} of {rollout}: generation {generation}, but {max(told)} was handed out")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 from unittest import mock
 
+from gym_capture.client import core as client_core
 from gym_capture.client.client import CaptureClient
+from gym_capture.client.history_book import DEFAULT_CAPACITY_BYTES, HistoryBook
 from gym_capture.errors import GymCaptureError
 from gym_capture.service.state import State
 from gym_capture.storage import fault_points, recovery
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import CrashMode
+from tests.simulation.conversations import Conversations
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.owners import Actors, OwnerProcess
@@ -95,6 +100,10 @@ RAY_CALLS = 0.25
 """Of so many clients the messages go by Ray's calls."""
 
 
+REMEMBERED_BYTES = (1500, 6000, DEFAULT_CAPACITY_BYTES)
+"""What a client's memory of conversations may take: those of about one rollout, of some, or all."""
+
+
 class Fault(NamedTuple):
     """One thing that goes wrong.
 
@@ -132,8 +141,7 @@ def run(seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
     loop = SimLoop()
     try:
         simulation = _Simulation(loop, seed, plan)
-        # A recovery copies frame by frame, or all at once.
-        with mock.patch.object(recovery, "_COPY_BYTES", simulation.random.choice([1, recovery._COPY_BYTES])):
+        with simulation.sizes():
             loop.run_until_complete(asyncio.wait_for(simulation.play(), ENDLESS_S))
         outcome.violations = simulation.register.violations
         outcome.counts = simulation.register.counts
@@ -151,7 +159,8 @@ class _Simulation:
         self.seed = seed
         self.random = Random(f"simulation {seed}")
         self.faults = faults
-        self.register = Register()
+        self.conversations = Conversations(Random(f"conversations {seed}"))
+        self.register = Register(self.conversations.requests)
         self.network = Network(loop, self.random)
         self.actors = Actors(loop, self.random, self.network)
         self.latency_s = 0.0
@@ -163,6 +172,19 @@ class _Simulation:
         by_ray_calls = Random(f"{name}'s way {self.seed}").random() < RAY_CALLS
         self.register.counts["clients by Ray's calls" if by_ray_calls else "clients by stream"] += 1
         return ClientProcess(self.loop, self.actors, self.random, name, by_ray_calls=by_ray_calls)
+
+    @contextmanager
+    def sizes(self) -> Iterator[None]:
+        """The package with sizes that a schedule reaches: a recovery copies frame by frame, or all at once; a client
+        forgets conversations soon, or never.
+        """
+        copied = self.random.choice([1, recovery._COPY_BYTES])
+        remembered = Random(f"memory {self.seed}").choice(REMEMBERED_BYTES)
+        with (
+            mock.patch.object(recovery, "_COPY_BYTES", copied),
+            mock.patch.object(client_core, "HistoryBook", partial(HistoryBook, remembered)),
+        ):
+            yield
 
     # -- from beginning to end ----------------------------------------------------------------------------------
 
@@ -176,6 +198,7 @@ class _Simulation:
             self.loop,
             random,
             self.register,
+            self.conversations,
             self.driver,
             self.workers,
             rollouts=random.randint(1, 3),
@@ -275,11 +298,14 @@ class _Simulation:
         self.register.quiescent(None, asked_at, self.loop.time())
         store = self._check_directory(what)
         for rollout in self._rollouts():
-            evidence = await client.evidence(rollout)
-            live = [record["model_call_id"] for record in evidence.records]
-            stored = [exchange["model_call_id"] for exchange in store.read(rollout)]
+            evidence = await client.evidence(rollout, include_payloads=True)
+            live = [(record["model_call_id"], record["request"]) for record in evidence.records]
+            stored = [(exchange["model_call_id"], exchange["request"]) for exchange in store.read(rollout)]
             if live != stored:
                 self.register.violations.append(f"{what}: the owner says {live} of {rollout}, the directory {stored}")
+        counts = (await client.stats())["counts"]
+        self.register.counts["messages stored once"] += counts.get("messages", 0)
+        self.register.counts["exchanges that lacked messages"] += counts.get("lacking", 0)
 
     def _check_directory(self, what: str) -> CaptureStore:
         """Read the directory as anybody would."""
@@ -302,7 +328,8 @@ class _Simulation:
         behind = says(store, rollouts)
         whole = says(CaptureStore(self.actors.disk.view(), checkpoints=False), rollouts)
         self.register.violations += [
-            f"{what}: behind {store.report.checkpoint} {key}: {behind[key]}; the whole log says {whole[key]}"
+            f"{what}: behind {store.report.checkpoint} {key}: {str(behind[key])[:500]}; the whole log says "
+            f"{str(whole[key])[:500]}"
             for key in whole
             if behind[key] != whole[key]
         ]

@@ -26,7 +26,10 @@ PROVOKED_BY = {
     "lease clock not restarted": ["freeze owner, replace it", "kill owner"],
     "acknowledgment of an older epoch accepted": ["take over at a fault point", "second owner takes over"],
     "duplicate counted as a second call": [],
-    "late answer to a claim believed": ["freeze worker"] * 3,
+    "late answer to a claim believed": [*["freeze worker"] * 3, "slow disk"],
+    "messages not journaled": [],
+    "messages that are lacking ignored": [],
+    "number of a history used again": [],
 }
 """The faults that bring each planted bug to light soonest."""
 TRIES = 150

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,12 +20,18 @@ from gym_capture.client.transport import Transport
 from gym_capture.errors import GymCaptureError
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.storage.store import CaptureStore
+from tests.simulation.conversations import Conversations
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.owners import Actors, SeededEntropy, SimTransport
+from tests.simulation.packing_thread import PackingThread
 from tests.simulation.ray_calls import SimLookup
 from tests.simulation.register import Call, Clear, Register
 
 OPTIONS = ClientOptions(patience_s=60.0, drain_timeout_s=20.0, connect_timeout_s=10.0)
+PACKED_INLINE_BYTES = (0, 700, 256 << 10)
+"""From how many bytes on a client packs in its thread: each exchange, the longer ones, or none of a schedule's."""
+BATCH_BYTES = (600, 4 << 20)
+"""How much a client sends at once: a message and its exchange in batches of their own, or all that there is."""
 
 
 class SimDirectoryReader:
@@ -59,13 +66,18 @@ class ClientProcess:
         self.actors = actors
         self.ended = False
         clock, entropy = ProcessClock(loop, self.process), SeededEntropy(random)
+        sizes = Random(f"{name}'s sizes {random.random()}")
+        options = replace(
+            OPTIONS, pack_inline_bytes=sizes.choice(PACKED_INLINE_BYTES), max_batch_bytes=sizes.choice(BATCH_BYTES)
+        )
+        packing = PackingThread(self.process, sizes)
         transport: Transport = SimTransport(actors, self.process)
         if by_ray_calls:
             transport = RayTransport(SimLookup(actors, self.process))
 
         def make() -> CaptureClient:
-            core = ClientCore(transport, OPTIONS, clock=clock, entropy=entropy, loop=loop, executor=None)
-            host = LoopHost(core, transport, OPTIONS, clock, entropy)
+            core = ClientCore(transport, options, clock=clock, entropy=entropy, loop=loop, executor=packing)
+            host = LoopHost(core, transport, options, clock, entropy)
             return CaptureClient(host, evidence_reader=SimDirectoryReader(actors))
 
         self.client: CaptureClient = self.process.context.run(make)
@@ -76,7 +88,7 @@ class Workload:
 
     Args:
         workers: where rollouts run; the collector's client is `driver`.
-        finish: told when all rollouts are through.
+        conversations: what calls ask.
     """
 
     def __init__(
@@ -84,6 +96,7 @@ class Workload:
         loop: SimLoop,
         random: Random,
         register: Register,
+        conversations: Conversations,
         driver: ClientProcess,
         workers: list[ClientProcess],
         rollouts: int,
@@ -92,6 +105,7 @@ class Workload:
         self._loop = loop
         self._random = random
         self._register = register
+        self._conversations = conversations
         self._actors = driver.actors
         self._driver = driver
         self._workers = workers
@@ -135,7 +149,7 @@ class Workload:
                 self._register.counts["clear failed"] += 1
                 continue
             clear.told_at = self._loop.time()
-            token = clear.generation if random.random() < 0.9 else None
+            token = clear.generation if random.random() < 0.8 else None
             # Sometimes two processes work on one attempt, or one of them with two handles.
             workers = random.choices(self._workers, k=random.choice([1, 1, 1, 2]))
             handles = [worker.client.rollout(rollout, token) for worker in workers]
@@ -150,8 +164,9 @@ class Workload:
     async def _merge(self, rollout: str, generation: int, issued: int) -> None:
         asked_at = self._loop.time()
         record: dict[str, Any] = {"_ng_rollout_id": rollout}
+        payloads = self._random.random() < 0.3
         try:
-            await self._driver.client.merge(record, issued=issued, generation=generation)
+            await self._driver.client.merge(record, payloads, issued=issued, generation=generation)
         except GymCaptureError:
             self._register.counts["merge failed"] += 1
             return
@@ -184,11 +199,14 @@ class Workload:
         call = Call(handle.id, f"c{self._count}", token, worker.process, self._loop.time())
         self._register.calls.append(call)
         self._register.counts["calls"] += 1
-        ending = self._random.choices(["complete", "raise", "cancel", "release", "record"], [60, 8, 12, 8, 12])[0]
+        # A record without a token may refer to messages that a clear forgot: only the owner knows.
+        recorded = 12 if token is not None else 80
+        ending = self._random.choices(["complete", "raise", "cancel", "release", "record"], [60, 8, 12, 8, recorded])[0]
+        request = self._conversations.request(call.rollout, call.call_id)
         if ending == "record":
-            await self._record(handle, call)
+            await self._record(handle, call, request)
             return
-        task = asyncio.ensure_future(self._claimed(handle, call, ending))
+        task = asyncio.ensure_future(self._claimed(handle, call, request, ending))
         if ending == "cancel":
             self._loop.call_later(self._random.expovariate(1 / 0.3), task.cancel, context=worker.process.context)
         try:
@@ -196,8 +214,8 @@ class Workload:
         except (asyncio.CancelledError, ZeroDivisionError):
             pass
 
-    async def _claimed(self, handle: RolloutHandle, call: Call, ending: str) -> None:
-        claim = handle.claim(dialect="chat", model_call_id=call.call_id, request={"call": call.call_id})
+    async def _claimed(self, handle: RolloutHandle, call: Call, request: dict[str, Any], ending: str) -> None:
+        claim = handle.claim(dialect="chat", model_call_id=call.call_id, request=request)
         try:
             async with claim:
                 call.told_generation = claim.generation
@@ -224,11 +242,11 @@ class Workload:
                 call.told_generation = claim.generation
             self._register.counts[call.outcome or "untold"] += 1
 
-    async def _record(self, handle: RolloutHandle, call: Call) -> None:
+    async def _record(self, handle: RolloutHandle, call: Call, request: dict[str, Any]) -> None:
         exchange = {
             "model_call_id": call.call_id,
             "dialect": "chat",
-            "request": {"call": call.call_id},
+            "request": request,
             "response": {"answer": call.call_id},
         }
         tries = self._random.choice([1, 1, 2])
