@@ -64,10 +64,10 @@ format: environment ## format, and mend what ruff can mend
 bench: environment ## the benchmark, against a plain file store
 	@$(PY) -m benchmarks $(ARGS)
 
-simulate: environment ## 100,000 seeded schedules of the whole cluster (about an hour on 2 cores)
+simulate: environment ## 100,000 seeded schedules of the whole cluster (one to two hours on 2 cores)
 	@$(PY) -m tests.simulation $(ARGS)
 
-crash: environment ## 200 seeded faults under load on a real Ray cluster of several nodes (about half an hour on 2 cores)
+crash: environment ## 200 seeded faults under load on a real Ray cluster of several nodes (an hour and more on 2 cores)
 	@$(PY) -m tests.crash.lab $(ARGS)
 
 soak: environment ## 30 minutes of load on one directory, one fault after the other; counts equal and memory flat in the end

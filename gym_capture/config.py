@@ -203,7 +203,7 @@ class CollectConfig(_Section):
     include_payloads: bool = Field(False, description="merged calls carry requests and responses")
     require_complete: bool = Field(False, description="exit non-zero when evidence is missing")
     worker_resources: dict[str, float] = Field(
-        default_factory=dict, description="Ray resources of each worker beside one CPU"
+        default_factory=dict, description="Ray resources of each worker, beside `worker_num_cpus`"
     )
     worker_num_cpus: float = Field(1.0, ge=0, description="CPUs of each worker")
 

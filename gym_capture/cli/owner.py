@@ -10,7 +10,7 @@ from gym_capture.api import DIRECTORY_VARIABLE, NAME_VARIABLE, connect, initiali
 from gym_capture.client.client import CaptureClient
 from gym_capture.config import RayConfig
 from gym_capture.directory.locate import Liveness, liveness
-from gym_capture.errors import OwnerNotFound
+from gym_capture.errors import OwnerNotFound, RayUnavailable
 from gym_capture.storage.owner_file import last_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import shards_of
@@ -60,9 +60,10 @@ def _connected(directory: Path | None, name: str | None, namespace: str, address
             raise OwnerNotFound("--address local would start a Ray of its own; give auto, host:port, or --dir")
         try:
             initialise_ray(RayConfig(address=address))
-        except ConnectionError as error:
+        except RayUnavailable as error:
+            why = error.__cause__ or error
             raise OwnerNotFound(
-                f"no Ray cluster at {address} ({error}). Give --dir, which finds the owner without Ray, or --address."
+                f"no Ray cluster at {address} ({why}). Give --dir, which finds the owner without Ray, or --address."
             ) from error
     try:
         return connect(capture_dir=None if directory is None else directory.absolute(), name=name, namespace=namespace)

@@ -285,6 +285,19 @@ def test_without_a_directory_or_a_name_the_options_are_named(
     assert "capture_dir" not in ran.stderr
 
 
+@pytest.mark.parametrize("word", ["status", "stop"])
+def test_where_no_ray_answers_the_way_without_it_is_named(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", refuse)
+    ran = invoke(word, "--name", "nothing", "--address", "127.0.0.1:1")
+    assert ran.exit_code == Exit.ERROR
+    assert "no Ray cluster at 127.0.0.1:1 (nobody is there). Give --dir" in ran.stderr
+    assert "ray.address" not in ran.stderr
+
+
 def test_the_directory_of_the_environment_needs_no_ray(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(api.DIRECTORY_VARIABLE, str(captures))
     ran = invoke("status", "--json")

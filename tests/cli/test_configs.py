@@ -50,7 +50,7 @@ def test_cluster_shows_the_defaults_unless_it_says_otherwise(monkeypatch: pytest
     shown, default = load_config(CONFIGS / "cluster.yaml").model_dump(), CaptureConfig().model_dump()
     differing = {
         f"{name}.{key}"
-        for name in ("capture", "ray", "collect")
+        for name in ("capture", "ray", "collect", "proxy", "seal")
         for key in shown[name]
         if shown[name][key] != default[name][key]
     }
