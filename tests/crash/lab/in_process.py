@@ -6,6 +6,7 @@ control file beside it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -35,6 +36,11 @@ CONTROL = "control.json"
 - `bystander`: (name, namespace) of an actor that each worker process calls once, and that owns nothing.
 """
 
+
+HISTORY_BYTES = 1 << 19
+"""What a client of the lab remembers of conversations: so little that minutes fill it, and show whether it stays within
+that. A user's client has 16 MiB.
+"""
 
 BROKEN: dict[str, tuple[str, ...]] = {
     "sync skipped": ("host forgets at a step of a write",),
@@ -162,6 +168,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 def install() -> None:
     """Ray calls this first in every worker process of the lab's jobs."""
     from gym_capture.actor import owner as owner_module
+    from gym_capture.client import core as client_core
+    from gym_capture.client.history_book import HistoryBook
     from gym_capture.model.clock import SystemClock
     from gym_capture.reach.locators import ActorLocator, DirectoryLocator
     from tests.crash.lab.held_memory import tell_what_is_held
@@ -177,6 +185,7 @@ def install() -> None:
             break_owner(name)
         return LabFiles(directory, LabHook(Control(run), shard))
 
+    setattr(client_core, "HistoryBook", functools.partial(HistoryBook, HISTORY_BYTES))  # noqa: B010 - as below
     setattr(owner_module, "PosixFiles", lab_files)  # noqa: B010 - the name is imported there, not exported
     SystemClock.time = _lab_time  # type: ignore[method-assign]
     _divert(DirectoryLocator, lambda locator: run_and_shard(locator._directory)[1])

@@ -45,6 +45,7 @@ def test_faults_on_a_real_cluster_lose_nothing_double_nothing_and_are_told_of_tr
     assert [each["violations"] for each in results] == [[]] * len(SHORT), printed
     assert [each["fault"] for each in results] == list(SHORT)
     assert all(each["acknowledged"] > 0 and each["recovered_s"] is not None for each in results)
+    assert all(each["counts"]["owner messages"] > 0 for each in results)  # what is said again is stored once
     assert status == 0
 
 

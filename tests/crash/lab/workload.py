@@ -43,10 +43,19 @@ def digest_of(request: Any, response: Any) -> str:
     return hashlib.sha256(json.dumps([request, response], sort_keys=True).encode()).hexdigest()
 
 
-def exchange_of(call_id: str, draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A request and a response of random sizes."""
-    words = "".join(draw.choices(("value ", "naïve ", "🙂 ", "0.25 ", "\\n", '"quoted" '), k=draw.randrange(1, 400)))
-    return {"messages": [{"role": "user", "content": words}], "call": call_id}, {"id": call_id, "n": draw.random()}
+def exchange_of(attempt: Attempt, call_id: str, draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A request and a response of random sizes. Most requests repeat what was said in their rollout before, whichever
+    attempt it was in, so that clients send it once in each generation.
+    """
+    conversation = random.Random(f"conversation of {attempt.rollout}")
+    repeated = draw.choice([0, 1, 2, 4, 6])
+    messages = [*(_message(conversation) for _ in range(repeated)), _message(draw)]
+    return {"messages": messages, "call": call_id}, {"id": call_id, "n": draw.random()}
+
+
+def _message(draw: random.Random) -> dict[str, str]:
+    words = draw.choices(("value ", "naïve ", "🙂 ", "0.25 ", "\\n", '"quoted" '), k=draw.randrange(1, 400))
+    return {"role": "user", "content": "".join(words)}
 
 
 async def work(handle: RolloutHandle, journal: Journal, attempt: Attempt, prefix: str = "") -> int:
@@ -66,7 +75,7 @@ async def work(handle: RolloutHandle, journal: Journal, attempt: Attempt, prefix
 async def one_call(handle: RolloutHandle, journal: Journal, attempt: Attempt, call_id: str) -> None:
     """One model call, ended in one of the ways that there are."""
     draw = random.Random(f"{attempt.seed} {call_id}")
-    request, response = exchange_of(call_id, draw)
+    request, response = exchange_of(attempt, call_id, draw)
     ending = draw.choices(list(ENDINGS), list(ENDINGS.values()))[0]
     model_s = draw.choice([0.0, 0.02, 0.1, 0.1, 0.8]) * draw.random()
     journal.note("asked", handle.id, attempt.generation, call_id, digest_of(request, response))
