@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from gym_capture.errors import ConfigError, DamagedLog, GymCaptureError, RolloutFunctionError
+from gym_capture.reading.plain_text import plain_block
 
 
 class Exit(IntEnum):
@@ -35,6 +36,14 @@ class Exit(IntEnum):
     """Stopped by Ctrl-C; run again to go on."""
     TERMINATED = 143
     """Stopped by SIGTERM; run again to go on."""
+
+
+class PlainFormatter(logging.Formatter):
+    """A line of the log may quote what a model said, by way of a rollout function's error: it is shown as text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return plain_block(super().format(record))
 
 
 class Screen:
@@ -84,7 +93,7 @@ def command(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Scr
         if as_json:
             screen.document({"error": {"type": type(error).__name__, "message": str(error)}})
         else:
-            screen.err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+            screen.err.print(Text.assemble(("error: ", "bold red"), plain_block(str(error))), soft_wrap=True)
         if debug:
             raise
         damaged = judges and isinstance(error, DamagedLog)
@@ -109,10 +118,10 @@ def _log_to(console: Console, debug: bool) -> None:
     handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, markup=False)
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(PlainFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("gym_capture")
     logger.handlers[:] = [handler]
     logger.propagate = False

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gym_capture.collect.summary import FailedRollout, FinishedRollout, Summary
+from gym_capture.reading.plain_text import plain_block, plain_line
 
 MAX_NAMED = 20
 """Rollouts that a table names before it says how many more there are."""
@@ -21,7 +22,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, Text(value))
+        table.add_row(Text(plain_line(name)), Text(plain_block(value)))
     return table
 
 
@@ -77,7 +78,7 @@ def gaps_table(rollouts: Sequence[FinishedRollout]) -> Table:
     table.add_column("gaps", overflow="fold")
     for each in rollouts[:MAX_NAMED]:
         gaps = "; ".join(code if detail is None else f"{code} ({detail})" for code, detail in each.gaps)
-        table.add_row(Text(each.rollout_id), str(each.calls), Text(gaps))
+        table.add_row(Text(plain_line(each.rollout_id)), str(each.calls), Text(plain_line(gaps)))
     table.caption = _more(len(rollouts))
     return table
 
@@ -89,7 +90,9 @@ def failed_table(rollouts: Sequence[FailedRollout]) -> Table:
     table.add_column("input line", justify="right")
     table.add_column("error", overflow="fold")
     for each in rollouts[:MAX_NAMED]:
-        table.add_row(Text(each.rollout_id), str(each.line), Text(f"{each.error_type}: {each.message[:200]}"))
+        # An error often quotes what a model answered.
+        error = f"{each.error_type}: {plain_line(each.message, 200)}"
+        table.add_row(Text(plain_line(each.rollout_id)), str(each.line), Text(error))
     table.caption = _more(len(rollouts))
     return table
 
