@@ -246,21 +246,23 @@ class Actors:
     async def asked(self, client: Process) -> tuple[ActorHandle, Endpoint]:
         """Some actor, and what its present process says of itself (`ActorLocator`).
 
-        It may be the wrong one, and frozen: whoever waits for its answer is silent for the other one.
+        It may be the wrong one, which serves nothing or is frozen: whoever asks it, and again after a pause, is silent
+        for the other one until then.
         """
         actor = ActorHandle(self, client, self.random.choice(list(self.current)))
         client.begin_outage("asking")
         try:
             async with asyncio.timeout(ACTOR_ANSWER_S):
-                return actor, await actor.endpoint.remote()
+                endpoint = await actor.endpoint.remote()
         except TimeoutError:
             raise OwnerUnavailable("the actor does not answer") from None
-        finally:
-            client.end_outage("asking")
+        client.end_outage("asking")
+        return actor, endpoint
 
     def _link(self, client: Process, owner: OwnerProcess, token: str, run: str) -> SimLink:
         if not owner.process.alive:
             raise OwnerUnavailable("connection refused")
+        client.end_outage("asking")
         return SimLink(self.network, client, owner, token, run)
 
 
