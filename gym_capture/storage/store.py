@@ -23,7 +23,7 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.remote.opening import files_at
-from gym_capture.storage.run_layout import marker_of_shards, shards_of
+from gym_capture.storage.run_layout import known_run, marker_of_shards, shards_of
 from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
@@ -128,6 +128,11 @@ class CaptureStore:
     def directory(self) -> str:
         """The directory as it was given."""
         return self._files.directory
+
+    @property
+    def run(self) -> str | None:
+        """The run's uuid, hex, as far as anything says it (`run_layout.known_run`)."""
+        return known_run(self._files)
 
     @property
     def report(self) -> RecoveryReport:
