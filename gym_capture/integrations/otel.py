@@ -87,7 +87,7 @@ def export_spans(
     batch = _Batch(to)
     counted = Exported(0, 0, 0)
     try:
-        for rollout_id in store.rollout_ids() if rollout_ids is None else rollout_ids:
+        for rollout_id in [each.rollout_id for each in store.standings()] if rollout_ids is None else rollout_ids:
             spans, damaged = _spans_of(resource, store, run, rollout_id, content)
             for span in spans:
                 batch.add(span)

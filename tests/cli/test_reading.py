@@ -263,6 +263,13 @@ def test_a_file_whose_name_is_no_rollouts_hides_nobody(tmp_path: Path) -> None:
         assert (ran.exit_code, "\x1b" in ran.output) == (Exit.OK, False), ran.output
 
 
+def test_every_command_counts_a_rollout_that_was_begun_and_captured_nothing(tmp_path: Path) -> None:
+    written(tmp_path, {"7-0": [chat("a", [user("hi")])]}, Batch().clear("7-1", "retry"))
+    told = {words: json.loads(invoke(*words.split(), tmp_path, "--json").stdout) for words in ("verify", "status")}
+    assert {words: found["rollouts"] for words, found in told.items()} == {"verify": 2, "status": 2}
+    assert json.loads(invoke("ls", tmp_path, "--json").stdout)["known"] == 2
+
+
 def test_everything_works_while_an_owner_is_live(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     owner = Owner(PosixFiles(tmp_path))

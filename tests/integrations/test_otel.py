@@ -187,6 +187,17 @@ def test_a_rollouts_own_span_says_how_whole_it_is(store: CaptureStore) -> None:
     )
 
 
+def test_a_rollout_that_captured_nothing_is_a_trace_without_a_call(tmp_path: Path) -> None:
+    counted, [span] = exported(written(tmp_path / "captures", {}, Batch().clear("7-0", "retry")))
+    assert counted == Exported(1, 0, 0)
+    assert attributes(span) == {
+        "gym_capture.rollout_id": "7-0",
+        "gym_capture.generation": 1,
+        "gym_capture.status": "unobserved",
+        "gym_capture.gaps": ["model_call_capture_no_records"],
+    }
+
+
 def test_exported_again_it_is_the_same_trace_and_of_one_rollout_only_that(store: CaptureStore) -> None:
     _, spans = exported(store)
     _, again = exported(store)
