@@ -135,6 +135,11 @@ class CaptureStore:
         return known_run(self._files)
 
     @property
+    def sealed_shards(self) -> int:
+        """How many shards are read from their dataset by now: of what they hold, nothing lies in a log any more."""
+        return sum(not isinstance(each, ShardStore) for each in self._shards)
+
+    @property
     def report(self) -> RecoveryReport:
         """What reading the log found so far."""
         return reduce(add, (shard.report for shard in self._shards))
