@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from gym_capture.errors import ConfigError, DamagedLog, GymCaptureError, RolloutFunctionError
+from gym_capture.reading.plain_json import json_document
 from gym_capture.reading.plain_text import plain_block
 
 
@@ -63,12 +63,12 @@ class Screen:
 
     def document(self, value: Any) -> None:
         """Write the JSON document."""
-        self.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+        self.stdout.write(json_document(value, indent=2) + "\n")
         self.stdout.flush()
 
     def line(self, value: Any) -> None:
         """Write one of several JSON documents, each on a line of its own."""
-        self.stdout.write(json.dumps(value, default=str) + "\n")
+        self.stdout.write(json_document(value) + "\n")
         self.stdout.flush()
 
 

@@ -10,11 +10,10 @@ import typer
 from gym_capture.cli import reading
 from gym_capture.cli.exits import Exit, command
 from gym_capture.cli.keeping import prune, seal
-from gym_capture.cli.options import Debug, Dir, DirOption, Json, local_directory, one_directory
+from gym_capture.cli.options import Debug, Dir, DirOption, Json, given_directory, local_directory, one_directory
 from gym_capture.cli.spans import spans
 from gym_capture.cli.sql import sql
 from gym_capture.cli.transfer import export, import_
-from gym_capture.errors import ConfigError
 
 app = typer.Typer(
     name="gym-capture",
@@ -125,10 +124,11 @@ def status(
 
     `gym-capture status --name capture-42`
     """
+    from gym_capture.cli.opened import looking
     from gym_capture.cli.owner import status_of_owner
     from gym_capture.cli.tables import status_view
 
-    with command(as_json=as_json, debug=debug) as screen:
+    with looking(as_json=as_json, debug=debug) as screen:
         found = status_of_owner(local_directory(one_directory(directory, dir_option)), name, namespace, address)
         if as_json:
             screen.document(found)
@@ -166,9 +166,7 @@ def verify(
     from gym_capture.storage.store import CaptureStore
 
     with looking(as_json=as_json, debug=debug, judges=True) as screen:
-        given = one_directory(directory, dir_option)
-        if given is None:
-            raise ConfigError("which directory is to be verified? Nothing was read; give it as DIR or --dir DIR.")
+        given = given_directory(directory, dir_option)
         mended = None
         if repair or not is_uri(given):
             path = local_directory(given).absolute()
@@ -236,9 +234,10 @@ def stop(
 
     `gym-capture stop --name capture-42`
     """
+    from gym_capture.cli.opened import looking
     from gym_capture.cli.owner import stop_owner
 
-    with command(as_json=as_json, debug=debug) as screen:
+    with looking(as_json=as_json, debug=debug) as screen:
         stopped = stop_owner(local_directory(one_directory(directory, dir_option)), name, namespace, address)
         if as_json:
             screen.document(stopped)

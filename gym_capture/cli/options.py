@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar, overload
 
 import typer
 
+from gym_capture.api import DIRECTORY_VARIABLE
 from gym_capture.errors import ConfigError
 from gym_capture.storage.remote.run_uri import is_uri, shown, uri_of
 
@@ -49,6 +50,20 @@ def one_directory(argument: str | None, option: str | None) -> str | None:
             "meant."
         )
     return option if argument is None else argument
+
+
+def given_directory(argument: str | None, option: str | None) -> str:
+    """The same, or what the environment names where neither is given: for a command that opens it by itself.
+
+    Raises:
+        ConfigError: none was given, or two.
+    """
+    given = one_directory(argument, option) or directory_of_the_environment(DIRECTORY_VARIABLE)
+    if given is None:
+        raise ConfigError(
+            f"which directory? Nothing was read; give it as DIR or --dir DIR, or set {DIRECTORY_VARIABLE}."
+        )
+    return given
 
 
 def _place(given: str) -> str | Path:

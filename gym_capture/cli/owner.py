@@ -87,7 +87,7 @@ def _or_of_the_environment(directory: Path | None, name: str | None) -> Path | N
 
 def _at_rest(directory: Path) -> dict[str, Any]:
     store = CaptureStore(directory)
-    rollouts = store.rollout_ids()
+    rollouts = store.standings()
     lasts = [last_owner(files) for files in shards_of(PosixFiles(directory))]
     owners = [None if last is None else last._asdict() for last in lasts]
     ended: dict[str, Any] = {"last_owner": owners[0]}
@@ -98,7 +98,7 @@ def _at_rest(directory: Path) -> dict[str, Any]:
         **ended,
         "directory": store.directory,
         "rollouts": len(rollouts),
-        "incomplete_rollouts": sum(1 for each in rollouts if store.is_incomplete(each)),
+        "incomplete_rollouts": sum(1 for each in rollouts if each.reasons is not None),
         "outstanding": store.outstanding(),
         "log": store.report.summary(),
     }

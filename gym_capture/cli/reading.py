@@ -6,6 +6,7 @@ damage, and one that NeMo Gym wrote.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +104,7 @@ def ls(
 def _live(screen: Screen, store: CaptureStore, overview: RolloutOverview, query: OverviewQuery, every: float) -> None:
     from gym_capture.cli.overview_view import page_view
 
+    warn = _warning(screen, store)
     with Live(console=screen.out, auto_refresh=False, transient=False) as shown:
         try:
             while True:
@@ -113,11 +115,25 @@ def _live(screen: Screen, store: CaptureStore, overview: RolloutOverview, query:
                     shown.update(page_view(page, screen.out.width), refresh=True)
                 else:
                     screen.out.print(page_view(page, screen.out.width))
+                warn()
                 if not pulse.wait(every):
                     return
                 store.refresh()
         except KeyboardInterrupt:
             return  # which is how it ends
+
+
+def _warning(screen: Screen, store: CaptureStore) -> Callable[[], None]:
+    """What a command that looks on calls at each look: it warns of damage when there is some for the first time."""
+    warned = False
+
+    def warn() -> None:
+        nonlocal warned
+        if not warned and store.report.damaged:
+            warned = True
+            warn_of_damage(screen, store)
+
+    return warn
 
 
 def show(
@@ -193,9 +209,10 @@ def tail(
     with looking(as_json=as_json, debug=debug) as screen:
         store = CaptureStore(capture_files(one_directory(directory, dir_option)))
         following = NewCalls(store, text)
-        warn_of_damage(screen, store)
+        warn = _warning(screen, store)
 
         def tell(calls: list[NewCall]) -> None:
+            warn()
             for call in calls:
                 if as_json:
                     screen.line(plain_json(call))

@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gym_capture.cli.exits import Screen, command
-from gym_capture.cli.options import Debug, Json
+from gym_capture.cli.exits import Screen
+from gym_capture.cli.opened import looking
+from gym_capture.cli.options import Debug, DirOption, Json, given_directory
 from gym_capture.errors import ConfigError
 from gym_capture.reading.plain_text import plain_block, plain_line
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 def sql(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUERY] [DIR]", help="One SELECT, and the directory.", show_default=False),
+        typer.Argument(metavar="[QUERY] [DIR]", help="One SELECT, and the directory; --dir too.", show_default=False),
     ] = None,
+    dir_option: DirOption = None,
     ready: Annotated[
         str | None, typer.Option("--question", help="A ready question instead of QUERY.", show_default=False)
     ] = None,
@@ -39,11 +41,12 @@ def sql(
 
     `gym-capture sql --list`
     """
-    with command(as_json=as_json, debug=debug) as screen:
+    with looking(as_json=as_json, debug=debug) as screen:
         if listing:
             _list(screen)
             return
-        query, directory = _asked(words or [], ready)
+        query, given = _asked(words or [], ready)
+        directory = given_directory(given, dir_option)
         from gym_capture.tables import open_tables
         from gym_capture.tables.sql import ask
 
@@ -54,14 +57,14 @@ def sql(
             screen.out.print(_view(answer))
 
 
-def _asked(words: list[str], ready: str | None) -> tuple[str, str]:
-    """The query and the directory.
+def _asked(words: list[str], ready: str | None) -> tuple[str, str | None]:
+    """The query, and the directory if the words have it.
 
     Raises:
-        ConfigError: one of them is missing, or there is no question of that name.
+        ConfigError: there are too many words or no query, or there is no question of that name.
     """
     wanted = ["DIR"] if ready is not None else ["QUERY", "DIR"]
-    if len(words) != len(wanted):
+    if not len(wanted) - 1 <= len(words) <= len(wanted):
         raise ConfigError(
             f"needed: {' and '.join(wanted)}; given: {len(words)} arguments (quote the query). Nothing was read; "
             'gym-capture sql "select count(*) from calls" DIR'
@@ -69,12 +72,12 @@ def _asked(words: list[str], ready: str | None) -> tuple[str, str]:
     from gym_capture.tables.questions import QUESTIONS, question
 
     if ready is None:
-        return words[0], words[1]
+        return words[0], words[1] if len(words) > 1 else None
     found = question(ready)
     if found is None:
         names = ", ".join(each.name for each in QUESTIONS)
         raise ConfigError(f"there is no question {ready!r}; the questions are {names}. Nothing was read.")
-    return found.sql, words[0]
+    return found.sql, words[0] if words else None
 
 
 def _list(screen: Screen) -> None:

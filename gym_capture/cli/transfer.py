@@ -9,19 +9,22 @@ import typer
 
 from gym_capture.cli.exits import Screen
 from gym_capture.cli.opened import looking
-from gym_capture.cli.options import Debug, Json, local_directory
+from gym_capture.cli.options import Debug, DirOption, Json, given_directory, local_directory
 from gym_capture.cli.tables import status_view
 
 
 def export(
-    directory: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR", help="A capture directory, a sealed dataset, or a sealed run's URI.", show_default=False
-        ),
-    ],
     to: Annotated[Path, typer.Option("--to", help="A folder; for openai-chat a file.", show_default=False)],
     format_: Annotated[str, typer.Option("--format", help="nemo-gym, openai-chat or parquet.", show_default=False)],
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A capture directory, a sealed dataset, or a sealed run's URI; --dir too.",
+            show_default=False,
+        ),
+    ] = None,
+    dir_option: DirOption = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -36,7 +39,7 @@ def export(
     with looking(as_json=as_json, debug=debug) as screen:
         from gym_capture.transfer.export import export as export_captures
 
-        exported = export_captures(directory, local_directory(to), format_)
+        exported = export_captures(given_directory(directory, dir_option), local_directory(to), format_)
         _tell(screen, exported._asdict())
 
 

@@ -32,7 +32,7 @@ def verification(store: CaptureStore) -> dict[str, Any]:
     total = reduce(add, reports.values())
     calls = rollouts = 0
     incomplete: dict[str, str] = {}
-    for rollout_id in store.rollout_ids():
+    for rollout_id in [standing.rollout_id for standing in store.standings()]:
         evidence = store.evidence(rollout_id)
         rollouts += 1
         calls += len(evidence.records) + evidence.damaged

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gym_capture import __version__
-from gym_capture.errors import GymCaptureError, MissingExtra, MissingRunMarker
+from gym_capture.errors import GymCaptureError, MissingExtra
 from gym_capture.integrations.genai_attributes import Attribute, call_attributes, call_name, cleaned
 from gym_capture.model.gaps import evidence_gaps
 from gym_capture.model.record import derive_fields
 from gym_capture.reading.rollout_status import status_of
-from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.run_layout import run_marker
 from gym_capture.storage.store import CaptureStore
 
 try:
@@ -83,13 +81,13 @@ def export_spans(
         GymCaptureError: the exporter did not take a batch; what was sent before it stays sent.
     """
     to = exporter or OTLPSpanExporter()
-    run = _run_of(store)
+    run = store.run or store.directory  # NeMo Gym's files have no run
     service = os.environ.get("OTEL_SERVICE_NAME") or "gym_capture"
     resource = Resource.create({"service.name": service, "gym_capture.run": run})
     batch = _Batch(to)
     counted = Exported(0, 0, 0)
     try:
-        for rollout_id in store.rollout_ids() if rollout_ids is None else rollout_ids:
+        for rollout_id in [each.rollout_id for each in store.standings()] if rollout_ids is None else rollout_ids:
             spans, damaged = _spans_of(resource, store, run, rollout_id, content)
             for span in spans:
                 batch.add(span)
@@ -212,14 +210,6 @@ def _evidence(store: CaptureStore, rollout_id: str, calls: int, damaged: int) ->
         calls=calls + damaged, damaged=damaged, reasons=standing.reasons, outstanding=standing.outstanding
     )
     return {"gym_capture.status": status, "gym_capture.gaps": [gap["code"] for gap in gaps]}
-
-
-def _run_of(store: CaptureStore) -> str:
-    """The run's uuid; a directory that has none (NeMo Gym's) is known by its path."""
-    try:
-        return run_marker(PosixFiles(store.directory)).run
-    except MissingRunMarker:
-        return store.directory
 
 
 def _digest(text: str) -> bytes:

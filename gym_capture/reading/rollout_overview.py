@@ -98,6 +98,7 @@ class RolloutOverview:
         self._store = store
         self._heard = heard
         self._tallies: dict[str, RolloutTally] = {}
+        self._sealed_shards = store.sealed_shards
 
     def page(
         self, query: OverviewQuery | None = None, standings: Sequence[RolloutStanding] | None = None
@@ -140,6 +141,10 @@ class RolloutOverview:
 
     def row_of(self, standing: RolloutStanding) -> RolloutRow:
         """The row of a rollout whose standing was just read."""
+        if self._store.sealed_shards != self._sealed_shards:
+            # What calls take in the log was summed, and there is none any more.
+            self._sealed_shards = self._store.sealed_shards
+            self._tallies.clear()
         tally = self._tallies.get(standing.rollout_id)
         anew = tally is None or not _goes_on(tally, standing)
         if tally is None or anew:

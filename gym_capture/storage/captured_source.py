@@ -14,7 +14,10 @@ from gym_capture.storage.sealed.manifest import MANIFEST
 from gym_capture.storage.store import CaptureStore
 
 RolloutSource = Callable[[bool], Iterator[CapturedRollout]]
-"""Goes through all rollouts in the order of (id, generation), with the texts of their exchanges or without."""
+"""Goes through all rollouts in the order of (id, generation), with the texts of their exchanges or without.
+
+Those count, too, that were begun and captured nothing: a dataset lists them, and a log is to say the same.
+"""
 
 
 def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSource:
@@ -39,7 +42,7 @@ def open_captured(directory: str | Path, *, strict: bool = True) -> RolloutSourc
     require_capture_directory(files)
     store = CaptureStore(files)
     _require_ids(store)
-    return lambda texts: (store.captured(each, texts=texts, strict=strict) for each in store.rollout_ids())
+    return lambda texts: (store.captured(each.rollout_id, texts=texts, strict=strict) for each in store.standings())
 
 
 def _require_ids(store: CaptureStore) -> None:

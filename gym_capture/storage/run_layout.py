@@ -17,7 +17,13 @@ from gym_capture.storage import fault_points, names
 from gym_capture.storage.closing import refuse_closed
 from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
-from gym_capture.storage.run_marker import RunMarker, create_or_adopt_run, encode_marker, read_marker
+from gym_capture.storage.run_marker import (
+    RunMarker,
+    create_or_adopt_run,
+    encode_marker,
+    read_marker,
+    runs_in_headers,
+)
 
 
 def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uuid.UUID] = uuid.uuid4) -> RunMarker:
@@ -65,6 +71,19 @@ def run_marker(files: Files) -> RunMarker:
     marker = read_marker(files)
     _refuse_shard(files, marker)
     return marker
+
+
+def known_run(files: Files) -> str | None:
+    """The run's uuid, hex, for who only names it: its marker's, or what its shards or its segments' headers agree on.
+
+    None: there is nothing of them (NeMo Gym's files have no run), or they do not agree.
+    """
+    try:
+        return run_marker(files).run
+    except (CaptureDirectoryError, FormatError):
+        found = marker_of_shards(files)
+        runs = runs_in_headers(files) if found is None else [found.run]
+        return runs[0] if len(runs) == 1 else None
 
 
 def shard_directory(directory: str, shard: int, shards: int) -> str:

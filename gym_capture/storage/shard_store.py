@@ -86,7 +86,7 @@ class ShardStore:
     def standing(self, rollout_id: str) -> RolloutStanding:
         """How one rollout stands; one that is nowhere has nothing."""
         validate_rollout_id(rollout_id)
-        if not self._log.knows(rollout_id) and self._nemo_gym.has(rollout_id):
+        if self._lies_beside(rollout_id):
             return self._standing_beside(rollout_id)
         return self._log.standing(rollout_id)
 
@@ -310,10 +310,10 @@ class ShardStore:
             yield StoredRecord(index, None if exchange is None else encode_fields(derive_fields(exchange)), None)
 
     def _lies_beside(self, rollout_id: str) -> bool:
-        """Whether NeMo Gym's files count for a rollout. For one that is nowhere, a log that lost its end counts."""
-        if self._log.knows(rollout_id):
-            return False
-        return not self._log.others_damaged or self._nemo_gym.has(rollout_id)
+        """Whether NeMo Gym's files count for a rollout. For one that is nowhere the log does: it may have lost its end,
+        or know of a merge alone, and of the calls that were counted for that.
+        """
+        return not self._log.knows(rollout_id) and self._nemo_gym.has(rollout_id)
 
     def _read(self, rollout_id: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
         validate_rollout_id(rollout_id)

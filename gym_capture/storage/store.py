@@ -23,7 +23,7 @@ from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.remote.opening import files_at
-from gym_capture.storage.run_layout import marker_of_shards, shards_of
+from gym_capture.storage.run_layout import known_run, marker_of_shards, shards_of
 from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
@@ -128,6 +128,16 @@ class CaptureStore:
     def directory(self) -> str:
         """The directory as it was given."""
         return self._files.directory
+
+    @property
+    def run(self) -> str | None:
+        """The run's uuid, hex, as far as anything says it (`run_layout.known_run`)."""
+        return known_run(self._files)
+
+    @property
+    def sealed_shards(self) -> int:
+        """How many shards are read from their dataset by now: of what they hold, nothing lies in a log any more."""
+        return sum(not isinstance(each, ShardStore) for each in self._shards)
 
     @property
     def report(self) -> RecoveryReport:

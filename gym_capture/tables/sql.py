@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gym_capture.errors import ConfigError, MissingExtra
+from gym_capture.reading.plain_text import plain_block
 from gym_capture.tables.tables import LEVELS, Tables
 
 
@@ -31,6 +32,12 @@ def ask(tables: Tables, query: str) -> Answer:
             "SQL over the tables needs duckdb, which is not installed. Nothing was read; "
             "pip install 'gym-capture[frames]'"
         ) from error
+    try:
+        query.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the query is not UTF-8 ({error.reason} at character {error.start}). Nothing was read; write it anew."
+        ) from error
     # Shut off for good: files, the network, and names of this process as tables. One SELECT cannot turn it on again.
     connection = duckdb.connect(
         ":memory:",
@@ -54,8 +61,9 @@ def ask(tables: Tables, query: str) -> Answer:
         found = connection.execute(query)
         return Answer([column[0] for column in found.description or ()], found.fetchall())
     except duckdb.Error as error:
+        # It quotes the query, and what was captured.
         raise ConfigError(
-            f"the query cannot be answered: {error}. The tables are {', '.join(LEVELS)}; "
+            f"the query cannot be answered: {plain_block(str(error))}. The tables are {', '.join(LEVELS)}; "
             "their columns stand in docs/tables.md, and `describe calls` as a subquery shows them: "
             "select * from (describe calls)."
         ) from error

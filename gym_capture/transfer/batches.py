@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gym_capture.model.captured import CapturedCall, CapturedRollout, CountedCalls
-from gym_capture.model.rows import NO_CLAIM, ClientRow, CommitRow, MarkRow, Part
+from gym_capture.model.rows import NO_CLAIM, ClearRow, ClientRow, CommitRow, MarkRow, Part
 from gym_capture.service.row_check import MAX_CALL_ID_CHARACTERS, MAX_COUNT, MAX_REASON_CHARACTERS
 
 BATCH_BYTES = 4 << 20
 """Stored bytes after which a batch ends."""
 
 FIRST_GENERATION = 0
+
+BEGUN = "import"
+"""The request of the clear by which a rollout is begun that captured nothing in its source."""
 
 
 class Identity(NamedTuple):
@@ -53,11 +56,14 @@ def named_calls(rollout: CapturedRollout) -> Iterator[NamedCall]:
             yield NamedCall(Identity(name, call.digest), call)
 
 
-def batches_of(rollout: CapturedRollout, skipped: int = 0) -> Iterator[ImportBatch]:
+def batches_of(rollout: CapturedRollout, skipped: int = 0, generation: int = FIRST_GENERATION) -> Iterator[ImportBatch]:
     """The batches that make the rollout. The marks of what is missing are in the last, so they are never counted twice.
+
+    One that captured nothing, and of which nothing is known to be missing, is cleared: that says that it was begun.
 
     Args:
         skipped: so many of its first calls are there already.
+        generation: the rollout's, where it is written.
     """
     rows: list[ClientRow] = []
     body: list[bytes] = []
@@ -71,13 +77,15 @@ def batches_of(rollout: CapturedRollout, skipped: int = 0) -> Iterator[ImportBat
             yield ImportBatch(rows, b"".join(body))
             rows, body, held = [], [], 0
         parts = [Part(p.kind, p.flags, p.offset + held, p.length, p.raw, p.crc) for p in sealed.parts]
-        rows.append(CommitRow(rollout.rollout_id, NO_CLAIM, *identity, parts, FIRST_GENERATION))
+        rows.append(CommitRow(rollout.rollout_id, NO_CLAIM, *identity, parts, generation))
         body += sealed.body
         held += sealed.body_bytes
     rows += [
-        MarkRow(rollout.rollout_id, reason, count, FIRST_GENERATION)
+        MarkRow(rollout.rollout_id, reason, count, generation)
         for reason, count in sorted((marks_of(rollout, seen.calls) or {}).items())
     ]
+    if not rows and not seen.calls:
+        rows.append(ClearRow(rollout.rollout_id, BEGUN))
     if rows:
         yield ImportBatch(rows, b"".join(body))
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gym_capture.errors import DamagedLog
 from gym_capture.model.captured import CapturedCall
 from gym_capture.reading.additions import HIDDEN_REASONING, Addition, Additions
+from gym_capture.reading.call_figures import figures_of_fields
 from gym_capture.reading.message import Message, listed
 
 Json = dict[str, Any]
@@ -31,7 +32,7 @@ class _Leaf(NamedTuple):
 
 
 def chat_lines(calls: Iterable[CapturedCall]) -> Iterator[ChatLine]:
-    """The conversations of one rollout, in call order. Calls that failed, and a verifier's, are none.
+    """The conversations of one rollout, in call order. Calls that failed, and a verifier's, are none and end none.
 
     Left out are `not_text` (images, files, blocks of unknown types), `unknown_history` (a request of no known shape, or
     one that refers to a response that was not captured) and `unreadable`.
@@ -39,22 +40,28 @@ def chat_lines(calls: Iterable[CapturedCall]) -> Iterator[ChatLine]:
     additions = Additions()
     whole: dict[int, tuple[Message, ...]] = {}
     leaves: dict[int, _Leaf | None] = {}
+    follows: dict[int, int] = {}
     for call in calls:
         index = call.call_index
         try:
-            exchange, fields = call.exchange(), call.fields()
+            exchange, figures = call.exchange(), figures_of_fields(call.fields())
         except DamagedLog:
             leaves[index] = None
             continue
         addition = additions.of(index, exchange)
         history = _history(addition, whole)
         if addition.after is not None and (addition.echoed or addition.place.continuation == "refers"):
-            leaves.pop(addition.after, None)
+            follows[index] = addition.after
         if history is not None:
             whole[index] = (*history, *addition.answer)
-        failed = fields.get("error_category") is not None or not isinstance(exchange.get("response"), Mapping)
-        if failed or not addition.answer or fields.get("verifier_invocation_id") is not None:
+        failed = figures.error is not None or not isinstance(exchange.get("response"), Mapping)
+        if failed or not addition.answer or figures.verifier_invocation_id is not None:
             continue
+        # Only what ends a conversation itself takes the ends before it away: all of them, past failed calls too.
+        before = follows.get(index)
+        while before is not None:
+            leaves.pop(before, None)
+            before = follows.get(before)
         several = isinstance(exchange["response"].get("choices"), list)
         answers = tuple((each,) for each in addition.answer) if several else (addition.answer,)
         leaves[index] = _Leaf(history, answers, _tools(exchange.get("request")))

@@ -20,7 +20,7 @@ from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.remote.run_uri import is_uri
 from gym_capture.storage.run_layout import shards_of
 from gym_capture.storage.run_marker import create_or_adopt_run
-from gym_capture.transfer.batches import FIRST_GENERATION, Identity, batches_of, marks_of, named_calls
+from gym_capture.transfer.batches import BEGUN, FIRST_GENERATION, Identity, batches_of, marks_of, named_calls
 from gym_capture.transfer.owner_at_rest import OwnerAtRest, own_at_rest
 
 _NAMED = 5
@@ -29,14 +29,26 @@ _NAMED = 5
 class Imported(NamedTuple):
     """What was taken in.
 
-    Fields: `rollouts` and `calls` that were written now, the rollouts that were `there_already` (an import that was
-    stopped had written them), and `earlier_generations` that were left out.
+    Fields: `rollouts` and `calls` that were written now (a rollout that captured nothing is written as begun), the
+    rollouts that were `there_already` (an import that was stopped had written them), and `earlier_generations` that
+    were left out.
     """
 
     rollouts: int
     calls: int
     there_already: int
     earlier_generations: int
+
+
+class _There(NamedTuple):
+    """What a directory has of a rollout: its first `calls`, in a `generation`, and whether that is the `whole`."""
+
+    calls: int = 0
+    generation: int = FIRST_GENERATION
+    whole: bool = False
+
+
+_NOTHING = _There()
 
 
 def import_captures(source: str | Path, directory: str | Path) -> Imported:
@@ -76,13 +88,13 @@ async def _import(source: RolloutSource, run: Files, shards: Sequence[Files]) ->
         # All of them before anything is written: the last one may be held, or have other evidence.
         owners = [await stack.enter_async_context(own_at_rest(each.directory, "import")) for each in shards]
         # Reading may take long, and the loop has to move the owners' beats meanwhile.
-        skipped = await asyncio.to_thread(_skipped, source, shards, NemoGymFiles(run))
+        there = await asyncio.to_thread(_all_there, source, shards, NemoGymFiles(run))
         rollouts = _current(source(True))
         while (found := await asyncio.to_thread(next, rollouts, None)) is not None:
             rollout, before = found
             earlier += before
-            done = skipped.get(rollout.rollout_id, 0)
-            if done is None:
+            done = there.get(rollout.rollout_id, _NOTHING)
+            if done.whole:
                 there_already += 1
                 continue
             calls += await _write(owners[shard_of(rollout.rollout_id, len(owners))], rollout, done)
@@ -90,9 +102,9 @@ async def _import(source: RolloutSource, run: Files, shards: Sequence[Files]) ->
     return Imported(written, calls, there_already, earlier)
 
 
-async def _write(owner: OwnerAtRest, rollout: CapturedRollout, skipped: int) -> int:
-    """Write one rollout; returns how many of its calls."""
-    batches = batches_of(rollout, skipped)
+async def _write(owner: OwnerAtRest, rollout: CapturedRollout, there: _There) -> int:
+    """Write what is not there of one rollout; returns how many of its calls."""
+    batches = batches_of(rollout, there.calls, there.generation)
     calls = 0
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
         results = await owner.batch(batch.rows, batch.body)
@@ -121,24 +133,25 @@ def _current(rollouts: Iterator[CapturedRollout]) -> Iterator[tuple[CapturedRoll
         yield held, before
 
 
-def _skipped(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFiles) -> dict[str, int | None]:
-    """How many calls of each rollout an import wrote before; None where it is whole.
+def _all_there(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFiles) -> dict[str, _There]:
+    """What an import wrote before, by rollout.
 
     Raises:
         CaptureDirectoryError: the directory has something else of one of them.
     """
     # Not the owners' ledgers: rollouts that left their memory are on disk only.
     logs = [LogView(files) for files in shards]
-    found: dict[str, int | None] = {}
+    found: dict[str, _There] = {}
     others: list[str] = []
     for rollout, _ in _current(source(True)):
         rollout_id = rollout.rollout_id
         log = logs[shard_of(rollout_id, len(logs))]
         if log.knows(rollout_id):
-            written = _written(rollout, log)
-            if written == 0:
+            there = _written(rollout, log)
+            if there is None:
                 others.append(rollout_id)
-            found[rollout_id] = written
+            else:
+                found[rollout_id] = there
         elif beside.has(rollout_id):
             others.append(rollout_id)
     if others:
@@ -151,18 +164,24 @@ def _skipped(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFile
     return found
 
 
-def _written(rollout: CapturedRollout, log: LogView) -> int | None:
-    """How many of its first calls the directory has, and nothing else of it; None: all of it; 0: something else."""
-    view = log.view(rollout.rollout_id)
+def _written(rollout: CapturedRollout, log: LogView) -> _There | None:
+    """What an import wrote of it; None: what the directory has is something else."""
+    state = log.state(rollout.rollout_id)
+    if state is None:
+        return _NOTHING
+    view = state.view()
     there = [Identity(entry.model_call_id, entry.digest) for entry in view.entries]
     seen = CountedCalls(rollout.calls)
     given = [each.identity for each in named_calls(rollout._replace(calls=seen))]
-    if view.generation != FIRST_GENERATION or view.outstanding or view.holes or there != given[: len(there)]:
-        return 0
-    if len(there) < len(given):
-        # The marks come with the last call, so an import that was stopped has left none.
-        return len(there) if view.reasons is None else 0
-    return None if view.reasons == marks_of(rollout, seen.calls) else 0
+    # Of a generation that an owner began somebody may still hold the token.
+    begun = view.generation in (FIRST_GENERATION, state.clears.get(BEGUN))
+    if not begun or view.outstanding or view.holes or there != given[: len(there)]:
+        return None
+    if len(there) == len(given) and view.reasons == marks_of(rollout, seen.calls):
+        return _There(len(there), view.generation, whole=True)
+    # The marks come with the last call, so an import that was stopped has left none.
+    goes_on = view.reasons is None and (len(there) < len(given) or not there)
+    return _There(len(there), view.generation) if goes_on else None
 
 
 __all__ = ["Imported", "import_captures"]

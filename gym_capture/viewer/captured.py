@@ -100,6 +100,7 @@ class OpenedDirectory:
         require_capture_directory(opened)
         self.files = files
         self.store = CaptureStore(opened)
+        self._sealed_shards = self.store.sealed_shards
         self._slice_s = slice_s
         self._calls = ReadCalls()
         self._overview = RolloutOverview(self.store, self._calls.hear)
@@ -116,6 +117,9 @@ class OpenedDirectory:
         """Take in what was appended."""
         self.store.refresh()
         self.files = files
+        if self.store.sealed_shards != self._sealed_shards:
+            self._sealed_shards = self.store.sealed_shards
+            self._read.clear()  # their rows say what they take in a log
         self._standings = self._pending = self._found = None
         self._figures_fresh = False
 
@@ -164,8 +168,8 @@ class OpenedDirectory:
     def rollout_version(self, standing: RolloutStanding) -> str:
         """Another one whenever something of one rollout has changed."""
         claims = self.store.open_claims(standing.rollout_id)
-        report = self.store.report
-        return f"{hash((repr(self._state(standing)), tuple(claims), report.damaged, report.broken_parts)):x}"
+        report, sealed = self.store.report, self.store.sealed_shards
+        return f"{hash((repr(self._state(standing)), tuple(claims), report.damaged, report.broken_parts, sealed)):x}"
 
     def _to_read(self) -> deque[RolloutStanding]:
         if self._pending is None:
@@ -173,7 +177,8 @@ class OpenedDirectory:
             self._pending = deque(each for each in standings if self._read.get(each.rollout_id) != self._state(each))
             if len(self._rows) + self._unread() > len(standings):
                 for gone in self._rows.keys() - {each.rollout_id for each in standings}:
-                    del self._rows[gone], self._read[gone]
+                    del self._rows[gone]
+                    self._read.pop(gone, None)
                     self._calls.forget(gone)
         return self._pending
 

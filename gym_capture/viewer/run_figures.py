@@ -20,6 +20,7 @@ class _Call(NamedTuple):
     error: str | None
     tokens_in: int | None
     tokens_out: int | None
+    cached_tokens: int | None
     latency_ms: float | None
     ttft_ms: float | None
 
@@ -69,6 +70,7 @@ class ReadCalls:
                 call.error,
                 call.tokens_in,
                 call.tokens_out,
+                call.cached_tokens,
                 call.latency_total_ms,
                 call.latency_ttft_ms,
             )
@@ -90,7 +92,6 @@ class ReadCalls:
         statuses = Counter[str]({str(name): 0 for name in STATUSES})
         gaps, reasons, models = Counter[str](), Counter[str](), Counter[str]()
         rollouts = counted = damaged = outstanding = late = 0
-        cached: int | None = None
         stored: int | None = None
         for row in rows:
             rollouts += 1
@@ -102,7 +103,6 @@ class ReadCalls:
             gaps.update(gap["code"] for gap in row.gaps)
             reasons.update(row.reasons or {})
             models.update(row.models)
-            cached = _plus(cached, row.cached_tokens)
             stored = _plus(stored, row.stored_bytes)
         calls = list(self._each())
         errors = Counter(call.error for call in calls if call.error is not None)
@@ -115,7 +115,7 @@ class ReadCalls:
             late=late,
             tokens_in=_sum(call.tokens_in for call in calls),
             tokens_out=_sum(call.tokens_out for call in calls),
-            cached_tokens=cached,
+            cached_tokens=_sum(call.cached_tokens for call in calls),
             stored_bytes=stored,
             statuses=dict(statuses),
             gaps=dict(gaps.most_common()),

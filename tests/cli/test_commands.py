@@ -259,6 +259,25 @@ def test_a_directory_is_given_as_an_argument_or_an_option(captures: Path, tmp_pa
     assert f"two directories are given, {captures} and {tmp_path}" in both.stderr
 
 
+@pytest.mark.parametrize("words", [("status",), ("sql", "select 1 from calls"), ("verify",)], ids=" ".join)
+def test_a_file_that_cannot_be_read_is_an_error_of_each_command(captures: Path, words: tuple[str, ...]) -> None:
+    (captures / "segment-00000001-00000001.log").mkdir()  # reading it fails, as a broken disk does
+    ran = invoke(*words, captures)
+    assert (ran.exit_code, isinstance(ran.exception, SystemExit)) == (Exit.ERROR, True)
+    assert "the capture cannot be read" in ran.stderr
+    assert json.loads(invoke(*words, captures, "--json").stdout)["error"]["type"] == "CaptureDirectoryError"
+
+
+def test_stop_of_a_directory_that_cannot_be_read_is_an_error(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Path) -> Liveness:
+        raise OSError("disk")
+
+    monkeypatch.setattr("gym_capture.cli.owner.liveness", broken)
+    ran = invoke("stop", captures, "--json")
+    assert json.loads(ran.stdout)["error"]["message"].startswith("the capture cannot be read (disk)")
+    assert ran.exit_code == Exit.ERROR
+
+
 def test_verify_without_a_directory_says_how_to_give_one() -> None:
     ran = invoke("verify")
     assert ran.exit_code == Exit.USAGE
@@ -303,6 +322,7 @@ def test_the_directory_of_the_environment_needs_no_ray(captures: Path, monkeypat
     ran = invoke("status", "--json")
     assert ran.exit_code == Exit.OK
     assert json.loads(ran.stdout)["directory"] == str(captures)
+    assert json.loads(invoke("verify", "--json").stdout)["calls"] == 2
 
 
 def test_version_names_what_it_stands_on() -> None:

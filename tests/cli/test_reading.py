@@ -167,6 +167,25 @@ def test_tail_shows_the_last_calls_and_then_new_ones(captures: Path, monkeypatch
     )
 
 
+@pytest.mark.parametrize("words", [("ls", "--live"), ("tail",)], ids=" ".join)
+def test_damage_that_is_met_while_looking_on_is_said_once(
+    captures: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def damaged() -> None:
+        owner = Owner(PosixFiles(captures))
+        for number, name in enumerate(("8-0", "8-1"), 1):
+            owner.send(Batch().commit(name, chat(name, [user("x")], at=50)), number, OTHER_CLIENT)
+        owner.stop()
+        flip(captures, b"8-0")
+
+    beats(monkeypatch, lambda: None, damaged, lambda: None)
+    ran = look(words, captures)
+    assert (ran.exit_code, ran.stderr.count("damaged: ")) == (Exit.OK, 1), ran.output
+    assert "8-1" in ran.stdout
+    beats(monkeypatch, lambda: None)
+    assert look(words, captures, "--json").stderr.count("damaged: ") == 1, "also what was there from the start"
+
+
 def test_ctrl_c_ends_what_is_live(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
@@ -261,6 +280,13 @@ def test_a_file_whose_name_is_no_rollouts_hides_nobody(tmp_path: Path) -> None:
     for words in ("ls", "stats", "check", "verify"):
         ran = invoke(words, tmp_path)
         assert (ran.exit_code, "\x1b" in ran.output) == (Exit.OK, False), ran.output
+
+
+def test_every_command_counts_a_rollout_that_was_begun_and_captured_nothing(tmp_path: Path) -> None:
+    written(tmp_path, {"7-0": [chat("a", [user("hi")])]}, Batch().clear("7-1", "retry"))
+    told = {words: json.loads(invoke(*words.split(), tmp_path, "--json").stdout) for words in ("verify", "status")}
+    assert {words: found["rollouts"] for words, found in told.items()} == {"verify": 2, "status": 2}
+    assert json.loads(invoke("ls", tmp_path, "--json").stdout)["known"] == 2
 
 
 def test_everything_works_while_an_owner_is_live(tmp_path: Path) -> None:

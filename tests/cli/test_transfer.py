@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gym_capture.cli.main import app
@@ -27,6 +28,19 @@ def test_out_in_every_format_and_in_again(tmp_path: Path) -> None:
     train = tmp_path / "train.jsonl"
     runner.invoke(app, ["export", str(source), "--to", str(train), "--format", "openai-chat"])
     assert json.loads(train.read_text())["messages"][0] == expected[0]["request"]["messages"][0]
+
+
+def test_export_takes_its_directory_as_an_option_or_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    written(source, {"a": [chat("a", [user("one")])]})
+    words = ["export", "--to", str(tmp_path / "out"), "--format", "nemo-gym"]
+    ran = CliRunner().invoke(app, words)
+    assert (ran.exit_code, "set GYM_CAPTURE_DIR" in ran.stderr) == (2, True)
+    assert CliRunner().invoke(app, [*words, "--dir", str(source)]).exit_code == 0
+    monkeypatch.setenv("GYM_CAPTURE_DIR", str(source))
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["calls"] == 1
 
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from typer.testing import CliRunner
 
 from gym_capture.cli.main import app
+from gym_capture.directory.carrying import seal_and_carry
 from gym_capture.errors import GymCaptureError
 from gym_capture.integrations.otel import BATCH_SPANS, Exported, export_spans
+from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.store import CaptureStore
 from tests.reading.calls import SYSTEM, assistant, chat, user, written
 from tests.storage.owners import Batch
@@ -185,6 +187,17 @@ def test_a_rollouts_own_span_says_how_whole_it_is(store: CaptureStore) -> None:
     )
 
 
+def test_a_rollout_that_captured_nothing_is_a_trace_without_a_call(tmp_path: Path) -> None:
+    counted, [span] = exported(written(tmp_path / "captures", {}, Batch().clear("7-0", "retry")))
+    assert counted == Exported(1, 0, 0)
+    assert attributes(span) == {
+        "gym_capture.rollout_id": "7-0",
+        "gym_capture.generation": 1,
+        "gym_capture.status": "unobserved",
+        "gym_capture.gaps": ["model_call_capture_no_records"],
+    }
+
+
 def test_exported_again_it_is_the_same_trace_and_of_one_rollout_only_that(store: CaptureStore) -> None:
     _, spans = exported(store)
     _, again = exported(store)
@@ -192,6 +205,34 @@ def test_exported_again_it_is_the_same_trace_and_of_one_rollout_only_that(store:
     counted, alone = exported(store, rollout_ids=["7-1"])
     assert counted == Exported(1, 1, 0)
     assert list(map(ids, alone)) == list(map(ids, spans[4:]))
+
+
+def runs(spans: Sequence[ReadableSpan]) -> set[Any]:
+    """The runs that spans say they are of."""
+    return {span.resource.attributes["gym_capture.run"] for span in spans}
+
+
+def test_where_the_marker_cannot_be_read_the_logs_headers_name_the_run(store: CaptureStore) -> None:
+    _, before = exported(store)
+    (Path(store.directory) / "RUN").write_bytes(b"garbage")
+    counted, spans = exported(CaptureStore(store.directory))
+    assert (counted, runs(spans)) == (Exported(2, 4, 0), runs(before))
+    assert list(map(ids, spans)) == list(map(ids, before))
+
+
+def test_a_sealed_run_that_lies_elsewhere_gives_the_same_traces(store: CaptureStore, tmp_path: Path) -> None:
+    _, before = exported(store)
+    uri = f"file://{tmp_path / 'elsewhere'}"
+    seal_and_carry(store.directory, uri)
+    counted, spans = exported(CaptureStore(uri))
+    assert (counted, runs(spans)) == (Exported(2, 4, 0), runs(before))
+    assert list(map(ids, spans)) == list(map(ids, before))
+
+
+def test_a_folder_of_nemo_gyms_files_is_known_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / nemo_gym_file("7-0")).write_text(json.dumps(chat("a", [user("hi")])) + "\n")
+    counted, spans = exported(CaptureStore(tmp_path))
+    assert (counted, runs(spans)) == (Exported(1, 1, 0), {str(tmp_path)})
 
 
 def test_whatever_a_model_said_can_be_encoded(tmp_path: Path) -> None:

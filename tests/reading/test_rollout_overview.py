@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.model.ids import rollout_id_from_record
 from gym_capture.reading.call_figures import CallFigures, figures_of
 from gym_capture.reading.plain_json import plain_json
@@ -139,6 +140,15 @@ def test_what_comes_later_is_read_from_where_reading_ended(tmp_path: Path) -> No
     row = overview.row("r")
     assert (row.generation, row.calls, row.tokens_in) == (1, 1, 10)
     owner.stop()
+
+
+def test_a_row_of_a_run_that_is_sealed_meanwhile_is_made_anew(tmp_path: Path) -> None:
+    store = written(tmp_path, {"r": [chat("1", [user("one")])]})
+    overview = RolloutOverview(store)
+    assert [row.stored_bytes is None for row in overview.rows()] == [False]
+    seal_at_rest(tmp_path)
+    store.refresh()
+    assert [(row.calls, row.stored_bytes) for row in overview.rows()] == [(1, None)]
 
 
 def test_a_damaged_record_is_counted_and_is_a_gap(tmp_path: Path) -> None:

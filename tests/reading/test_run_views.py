@@ -205,6 +205,37 @@ def test_new_calls_come_once_each_and_those_of_a_new_generation_too(tmp_path: Pa
     owner.stop()
 
 
+def test_nothing_is_read_where_none_is_asked_for_or_nothing_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("m", "n"):
+        (tmp_path / nemo_gym_file(name)).write_text(json.dumps(chat(name, [])) + "\n")
+    following = NewCalls(CaptureStore(tmp_path))
+    read: list[str] = []
+    real = CaptureStore.records
+
+    def records(self: CaptureStore, rollout_id: str, first: int = 0) -> Any:
+        read.append(rollout_id)
+        return real(self, rollout_id, first)
+
+    monkeypatch.setattr(CaptureStore, "records", records)
+    assert following.last(0) == following.take() == []
+    assert read == []
+    with (tmp_path / nemo_gym_file("n")).open("a") as lines:
+        lines.write(json.dumps(chat("2", [])) + "\n")
+    assert [new.call.model_call_id for new in following.take()] == ["2"]
+    assert following.take() == []
+    assert read == ["n"]
+
+
+def test_of_the_last_calls_those_that_ended_together_keep_their_order(tmp_path: Path) -> None:
+    store = written(
+        tmp_path, {"a": [chat("1", [], at=5), chat("2", [])], "b": [chat("3", [], at=5), chat("4", [], at=5)]}
+    )
+    assert [new.call.model_call_id for new in NewCalls(store).last(3)] == ["1", "3", "4"]
+    assert [new.call.model_call_id for new in NewCalls(store).last(2)] == ["3", "4"]
+
+
 def test_the_nearest_ids() -> None:
     known = ["7-0", "7-0-a1", "17-0", "train-0001", "train-0002"]
     assert nearest_ids("train-0003", known) == ["train-0002", "train-0001"]

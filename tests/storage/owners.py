@@ -128,10 +128,10 @@ class Owner:
         pages = self.checkpoints.write(snapshot, self.writer.last)
         self.ledger.saved(snapshot, pages)
 
-    def merge(self, rollout: str) -> None:
+    def merge(self, rollout: str, issued: int = 0) -> None:
         """Journal a merge, and sync."""
         self.bring_back(rollout)
-        rows = [self.ledger.merge_row(rollout, 0)]
+        rows = [self.ledger.merge_row(rollout, issued)]
         frame = owner_frame(rows, self.ledger.last_sequence + 1, self.ownership.epoch)
         self.ledger.apply_owner_rows(rows, frame.ref)
         self.writer.append([frame])

@@ -72,6 +72,18 @@ def test_only_rollouts_that_lack_something_are_read_for_how_they_stand_and_only_
     assert files.reads == 0
 
 
+def test_a_rollout_of_which_only_the_issued_calls_are_known_lacks_them_whoever_asks() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.merge("none", 3)
+    owner.stop()
+    store = CaptureStore(disk.view())
+    missing = {"unaccounted": 3}
+    assert store.standings() == [RolloutStanding("none", 0, 0, reasons=missing)]
+    assert store.captured("none").reasons == store.evidence("none").incomplete == missing
+    assert store.is_incomplete("none")
+
+
 def test_records_of_a_rollout_on_disk_cost_its_page_and_no_payload() -> None:
     disk, _ = checkpointed()
     files = _Counted(disk)

@@ -100,6 +100,16 @@ def test_a_query_reaches_neither_files_nor_network_and_changes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
 
+def test_a_query_that_is_no_utf_8_is_refused(tables: Tables) -> None:
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        ask(tables, "select '\udcff'")
+
+
+def test_an_error_that_quotes_what_was_captured_steers_no_terminal(directory: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\\x1b\[2J\\u202e\[red\]x"):
+        ask(open_tables(directory), "select error(model_call_id) from calls")
+
+
 def test_names_of_this_process_are_no_tables(tables: Tables) -> None:
     secret = tables.table("calls")
     assert secret.num_rows == 5
@@ -145,6 +155,31 @@ def test_the_command_writes_json(directory: Path) -> None:
     }
 
 
+def test_the_command_writes_numbers_that_json_lacks_as_null(directory: Path) -> None:
+    query = "select 'nan'::double, ['inf'::double, 1.5], map([date '2020-01-02'], ['-inf'::double])"
+    ran = CliRunner().invoke(app, ["sql", query, str(directory), "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout, parse_constant=pytest.fail)
+    assert found["rows"] == [[None, [None, 1.5], {"2020-01-02": None}]]
+
+
+def test_the_command_takes_its_directory_as_an_option_or_from_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(*words: str | Path) -> object:
+        ran = CliRunner().invoke(app, ["sql", *map(str, words), "--json"])
+        assert ran.exit_code == 0, ran.output
+        return json.loads(ran.stdout)["rows"]
+
+    query, ready = "select count(*) from calls", ("--question", "gaps")
+    assert rows(query, "--dir", directory) == rows(query, directory) == [[1]]
+    assert rows(*ready, "--dir", directory) == []
+    monkeypatch.setenv("GYM_CAPTURE_DIR", str(directory))
+    assert (rows(query), rows(*ready)) == ([[1]], [])
+    both = CliRunner().invoke(app, ["sql", query, str(directory), "--dir", "elsewhere"])
+    assert (both.exit_code, "two directories are given" in both.stderr) == (2, True)
+
+
 def test_the_command_asks_ready_questions_and_lists_them(directory: Path) -> None:
     ran = CliRunner().invoke(app, ["sql", "--question", "tokens-by-model", str(directory), "--json"])
     assert json.loads(ran.stdout)["rows"] == [["m", 1, 100, 0, 5, None, 105]]
@@ -158,8 +193,10 @@ def test_the_command_asks_ready_questions_and_lists_them(directory: Path) -> Non
     ("arguments", "said"),
     [
         (["sql"], "QUERY and DIR"),
-        (["sql", "select 1"], "QUERY and DIR"),
-        (["sql", "--question", "gaps"], "needed: DIR"),
+        (["sql", "--dir", "{directory}"], "QUERY and DIR"),
+        (["sql", "select 1"], "which directory?"),
+        (["sql", "--question", "gaps"], "which directory?"),
+        (["sql", "--question", "gaps", "select 1", "{directory}"], "needed: DIR"),
         (["sql", "--question", "nothing", "."], "slowest-calls, tokens-by-model"),
         (["sql", "selec", "{directory}"], "rollouts, calls, messages"),
     ],

@@ -14,14 +14,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.errors import CaptureDirectoryError, ConfigError
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.writer import SealedWriter
 from gym_capture.storage.store import CaptureStore
 from gym_capture.tables import LEVELS, builders, open_tables
+from gym_capture.tables.sql import ask
 from tests.storage.captured_rollouts import HOSTILE, conversation
-from tests.storage.owners import Batch, Owner
+from tests.storage.owners import Batch, Owner, exchange
 
 
 @pytest.fixture
@@ -68,6 +70,22 @@ def test_one_rollout_a_row(directory: Path) -> None:
     assert (a["incomplete"], a["gaps"]) == ("released=1", ["model_call_capture_incomplete"])
     assert nemo["gaps"] == ["model_call_capture_records_unreadable"]
     assert open_one["gaps"] == ["model_call_capture_no_records", "model_call_capture_pending"]
+
+
+def test_a_rollout_that_was_begun_and_captured_nothing_is_a_row_before_and_after_sealing(tmp_path: Path) -> None:
+    owner = Owner(PosixFiles(tmp_path))
+    owner.send(Batch().commit("a", exchange("c")).clear("b", "retry"), 1)
+    owner.merge("none", 2)
+    owner.stop()
+    asked = "select rollout_id, calls, incomplete, gaps from rollouts order by rollout_id"
+    rows = [
+        ("a", 1, None, []),
+        ("b", 0, None, ["model_call_capture_no_records"]),
+        ("none", 0, "unaccounted=2", ["model_call_capture_incomplete"]),
+    ]
+    assert ask(open_tables(tmp_path), asked).rows == rows
+    seal_at_rest(tmp_path)
+    assert ask(open_tables(tmp_path), asked).rows == rows
 
 
 def test_one_call_a_row(directory: Path) -> None:

@@ -55,6 +55,27 @@ def test_failed_calls_and_verifiers_calls_are_none() -> None:
     ]
 
 
+def test_a_failed_or_verifying_call_that_goes_on_from_a_conversation_leaves_it_whole() -> None:
+    first, history = chat("a", [user("one")]), [user("one"), assistant("answer a"), user("two")]
+    told = [ChatLine({"messages": [user("one"), assistant("answer a")]})]
+    assert lines(first, chat("b", history, response=None, error_category="timeout", status_code=504)) == told
+    assert lines(first, chat("b", history, verifier_invocation={"invocation_id": "v", "name": "judge"})) == told
+
+
+def test_a_status_alone_tells_that_a_call_failed() -> None:
+    history = [user("one"), assistant("answer a"), user("two")]
+    refused = chat("b", history, status_code=500)
+    assert lines(chat("a", [user("one")]), refused) == [
+        ChatLine({"messages": [user("one"), assistant("answer a")]}),
+    ]
+
+
+def test_what_goes_on_from_a_failed_calls_answer_goes_on_from_all_before_it() -> None:
+    history = [user("one"), assistant("answer a"), user("two"), assistant("answer b"), user("three")]
+    found = lines(chat("a", history[:1]), chat("b", history[:3], error_category="stream_truncated"), chat("c", history))
+    assert found == [ChatLine({"messages": [*history, assistant("answer c")]})]
+
+
 EXPECTED: list[Json] = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": "where?"},

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from gym_capture.directory import resting
+from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.errors import (
     CaptureDirectoryError,
     ConfigError,
@@ -21,6 +22,7 @@ from gym_capture.errors import (
 )
 from gym_capture.model.captured import CapturedCall
 from gym_capture.model.shards import shard_of
+from gym_capture.reading.health import check_health
 from gym_capture.service.capture_service import CaptureService
 from gym_capture.service.session import Session
 from gym_capture.service.settings import OwnerSettings
@@ -35,7 +37,7 @@ from gym_capture.transfer.owner_at_rest import OwnerAtRest
 from tests.cases import read_cases
 from tests.model.exact import exact
 from tests.storage.captured_rollouts import HOSTILE, conversation, exchanges, rollout
-from tests.storage.owners import Batch, Owner
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner
 
 Json = dict[str, Any]
 _numbers = itertools.count()
@@ -215,6 +217,41 @@ def test_a_marker_alone_is_imported_once(tmp_path: Path) -> None:
     assert import_captures(source, tmp_path / "target") == Imported(1, 0, 0, 0)
     assert import_captures(source, tmp_path / "target") == Imported(0, 0, 1, 0)
     assert CaptureStore(tmp_path / "target").is_incomplete("r")
+
+
+def test_a_rollout_that_was_begun_and_captured_nothing_is_so_wherever_it_is_taken(tmp_path: Path) -> None:
+    source = captured(tmp_path / "source", {"a": conversation(1)}, Batch().clear("b", "retry"))
+    assert import_captures(source, tmp_path / "direct") == Imported(2, 1, 0, 0)
+    seal_at_rest(source)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "sealed").mkdir()
+    taken = [through(source, "nemo-gym", tmp_path / "lines"), through(source, "parquet", tmp_path / "sealed")]
+    for each in (source, tmp_path / "direct", *taken):
+        assert check_health(CaptureStore(each)).counts == {"observed": 1, "open": 0, "incomplete": 0, "unobserved": 1}
+    assert import_captures(source, tmp_path / "direct") == Imported(0, 0, 2, 0)
+
+
+def test_what_a_rollout_captured_after_it_was_imported_as_begun_is_imported_then(tmp_path: Path) -> None:
+    source = captured(tmp_path / "source", {}, Batch().clear("a", "first").clear("b", "first"))
+    target = tmp_path / "target"
+    assert import_captures(source, target) == Imported(2, 0, 0, 0)
+    owner = Owner(PosixFiles(source))
+    batch = Batch().claim("b", 1).release("b", 1)
+    for number, each in enumerate(conversation(2)):
+        batch.commit("a", {"dialect": "chat", "model_call_id": f"a-{number}", **each})
+    owner.send(batch, 1, OTHER_CLIENT)
+    owner.stop()
+    assert import_captures(source, target) == Imported(2, 2, 0, 0)
+    assert calls(target)["a"] == calls(source)["a"]
+    assert CaptureStore(target).captured("b").reasons == {"released": 1}
+    assert import_captures(source, target) == Imported(0, 0, 2, 0)
+
+
+def test_a_rollout_that_an_owner_began_is_other_evidence(tmp_path: Path) -> None:
+    source = captured(tmp_path / "source", {"a": conversation(2)})
+    target = captured(tmp_path / "target", {}, Batch().clear("a", "attempt"))
+    with pytest.raises(CaptureDirectoryError, match="other evidence of a"):
+        import_captures(source, target)
 
 
 @pytest.mark.parametrize("there", [1, 2])

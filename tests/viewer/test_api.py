@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gym_capture.directory.sealing import seal_at_rest
+from gym_capture.reading.run_stats import run_stats
 from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.store import CaptureStore
 from gym_capture.viewer.app import STATIC
@@ -81,6 +83,36 @@ async def test_the_run_with_its_plots(captures: Path) -> None:
     }
     assert run["latency_ms"]["figures"]["count"] == sum(run["latency_ms"]["plot"]["counts"]) == 5
     assert dict(map(tuple, run["ttft_ms"]["figures"]["quantiles"]))[0.5] == 100.0
+
+
+async def test_tokens_count_the_calls_of_verifiers_too_as_stats_does(tmp_path: Path) -> None:
+    cached = {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}
+    calls = [
+        chat("a", [user("hi")]),
+        chat("b", [user("judge")], verifier_invocation={"invocation_id": "v", "name": "j"}),
+    ]
+    for each in calls:
+        each["response"]["usage"] = cached
+    stats = run_stats(written(tmp_path / "captures", {"7-0": calls}))
+    async with viewer(tmp_path / "captures") as client:
+        run = (await got(client, "api/run"))["run"]
+    assert (stats.tokens_in, stats.tokens_out, stats.cached_tokens) == (20, 4, 12)
+    assert (run["tokens_in"], run["tokens_out"], run["cached_tokens"]) == (20, 4, 12)
+
+
+async def test_a_run_that_is_sealed_meanwhile_has_no_bytes_in_a_log_any_more(tmp_path: Path) -> None:
+    directory = tmp_path / "captures"
+    written(directory, {"7-0": [chat("a", [user("hi")])], "7-1": [chat("b", [user("hi")])]})
+    async with viewer(directory) as client:
+        first = await client.get("api/rollouts/7-0")
+        assert (await got(client, "api/run"))["run"]["stored_bytes"] > 0
+        seal_at_rest(directory)
+        run = (await got(client, "api/run"))["run"]
+        assert (run["calls"], run["tokens_in"], run["stored_bytes"]) == (2, 20, None)
+        page = await got(client, "api/rollouts", sort="tokens_in")
+        assert [row["stored_bytes"] for row in page["page"]["rows"]] == [None, None]
+        again = await client.get("api/rollouts/7-0", headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.json()["summary"]["stored_bytes"]) == (200, None)
 
 
 async def test_the_list_pages_filters_and_sorts(captures: Path) -> None:

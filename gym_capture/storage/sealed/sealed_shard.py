@@ -15,7 +15,7 @@ from gym_capture.model.evidence import gather_evidence
 from gym_capture.model.exchange import PAYLOADS
 from gym_capture.model.ids import validate_rollout_id
 from gym_capture.model.merge import RolloutEvidence
-from gym_capture.model.rollout_state import Entry, RolloutView
+from gym_capture.model.rollout_state import UNACCOUNTED, Entry, RolloutView
 from gym_capture.storage.file_checks import FileDamage, check_files
 from gym_capture.storage.files import FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -300,7 +300,8 @@ def _standing(rows: list[SealedRow]) -> RolloutStanding:
 
 
 def _has_evidence(row: SealedRow) -> bool:
-    return bool(row.indexes or row.reasons is not None)
+    # As in a log (`RolloutState.known`), calls that were only counted for a merge are no knowledge of the rollout.
+    return bool(row.indexes or (row.reasons is not None and row.reasons.keys() != {UNACCOUNTED}))
 
 
 __all__ = ["SealedShard"]
