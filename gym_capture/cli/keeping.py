@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gym_capture.cli.exits import Exit, Screen
-from gym_capture.cli.opened import looking
+from gym_capture.cli.opened import looking, writing
 from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 from gym_capture.errors import ConfigError
@@ -68,9 +68,12 @@ def seal(
         if ahead:
             if to is not None or as_it_is:
                 raise ConfigError("--ahead seals a run that goes on; --to and --as-it-is are for when it is over")
-            told = _sealed_ahead(path, screen)
+            with writing(f"sealing ahead in {path}", "The log is as it was, and counts; run it again, it goes on."):
+                told = _sealed_ahead(path, screen)
         else:
-            told = sealed(path, to, as_it_is=as_it_is)
+            safe = "All that was captured is there, in the log or sealed, for readers too; run it again, it goes on."
+            with writing(f"sealing {path}", safe):
+                told = sealed(path, to, as_it_is=as_it_is)
         if screen.as_json:
             screen.document(told)
         else:

@@ -177,6 +177,25 @@ def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:
     assert "no RUN file" in missing.stderr
 
 
+@pytest.mark.parametrize(("option", "safe"), [([], "in the log or sealed"), (["--ahead"], "The log is as it was")])
+def test_sealing_that_the_disk_refuses_does_not_say_that_nothing_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str], safe: str
+) -> None:
+    def full(*_given: Any, **_options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "part")
+
+    small_run(tmp_path / "run")
+    monkeypatch.setattr("gym_capture.directory.sealing.seal_at_rest", full)
+    monkeypatch.setattr("gym_capture.directory.sealing_ahead.seal_ahead", full)
+    monkeypatch.setattr("gym_capture.directory.sealing_ahead.lowest_rank", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    told = document("seal", tmp_path / "run", *option, code=1)["error"]["message"]
+    assert f"in {tmp_path}/run" in told or f"sealing {tmp_path}/run" in told
+    assert "failed ([Errno 28] No space left on device: 'part')" in told
+    assert safe in told
+    assert "Nothing was changed" not in told
+
+
 def aged(directory: Path, days: float) -> None:
     """A run whose files were all written so many days ago."""
     small_run(directory)
