@@ -20,6 +20,7 @@ from gym_capture.storage.owner_file import LogEnd, stop_note
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import create_or_adopt_shards
 from gym_capture.storage.store import CaptureStore
+from gym_capture.transfer.importing import import_captures
 from tests.storage.owners import CLIENT, Batch, Owner, exchange
 from tests.storage.test_sealing import Killed, captured_run, seal, segments, told
 
@@ -105,6 +106,8 @@ def test_a_copy_without_its_marker_gets_no_other_one(copy: Path) -> None:
     left = files_under(copy)
     with pytest.raises(RunSealed, match=FOLDER):
         create_or_adopt_shards(str(copy), 1)
+    with pytest.raises(RunSealed, match=FOLDER):
+        import_captures(captured_run(copy.parent / "source").directory, copy)
     assert files_under(copy) == left
 
 
