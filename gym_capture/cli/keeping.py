@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gym_capture.cli.exits import Screen
-from gym_capture.cli.opened import looking
+from gym_capture.cli.exits import Exit, Screen
+from gym_capture.cli.opened import looking, writing
 from gym_capture.cli.options import Debug, Json, local_directory
 from gym_capture.cli.tables import status_view
 from gym_capture.errors import ConfigError
@@ -68,9 +68,12 @@ def seal(
         if ahead:
             if to is not None or as_it_is:
                 raise ConfigError("--ahead seals a run that goes on; --to and --as-it-is are for when it is over")
-            told = _sealed_ahead(path, screen)
+            with writing(f"sealing ahead in {path}", "The log is as it was, and counts; run it again, it goes on."):
+                told = _sealed_ahead(path, screen)
         else:
-            told = sealed(path, to, as_it_is=as_it_is)
+            safe = "All that was captured is there, in the log or sealed, for readers too; run it again, it goes on."
+            with writing(f"sealing {path}", safe):
+                told = sealed(path, to, as_it_is=as_it_is)
         if screen.as_json:
             screen.document(told)
         else:
@@ -161,6 +164,7 @@ def prune(
             "freed_bytes": found.freed_bytes,
             "kept": [{**each.found._asdict(), "why": each.why} for each in found.kept],
             "left_over": found.left_over,
+            "failed": [each._asdict() for each in found.failed],
             "found": found.found,
             "found_bytes": found.found_bytes,
         }
@@ -168,6 +172,8 @@ def prune(
             screen.document(told)
         else:
             _show(screen, told)
+        if found.failed:
+            raise typer.Exit(Exit.ERROR)
 
 
 def _show(screen: Screen, told: dict[str, Any]) -> None:
@@ -176,14 +182,21 @@ def _show(screen: Screen, told: dict[str, Any]) -> None:
         for title, justify in (("run", "left"), ("bytes", "right"), ("directory", "left"), ("", "left")):
             table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
         for each in told["runs"]:
-            table.add_row(each["run"][:12], f"{each['size']:,}", Text(each["directory"]), "")
+            table.add_row(*_cells(each))
         for each in told["kept"]:
-            table.add_row(each["run"][:12], f"{each['size']:,}", Text(each["directory"]), Text(f"kept: {each['why']}"))
+            table.add_row(*_cells(each), Text(plain_line(f"kept: {each['why']}")))
         screen.out.print(table)
+    for each in told["failed"]:
+        screen.err.print(Text(plain_line(f"not removed: {each['directory']}: {each['why']}")), soft_wrap=True)
     done = "removed, freed" if told["removed"] else "would go and free"
     more = "" if told["removed"] or not told["runs"] else "; --yes removes them"
     runs = f"{len(told['runs'])} of {told['found']} runs {done}"
     screen.out.print(f"{runs} {told['freed_bytes']:,} of {told['found_bytes']:,} bytes{more}", soft_wrap=True)
+
+
+def _cells(run: dict[str, Any]) -> tuple[str, str, Text]:
+    """A run's first columns. Whoever may make a directory chooses its name."""
+    return run["run"][:12], f"{run['size']:,}", Text(plain_line(run["directory"]))
 
 
 def _given(text: str, pattern: re.Pattern[str], units: dict[str, int], option: str, example: str) -> float:

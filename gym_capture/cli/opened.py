@@ -54,6 +54,22 @@ def looking(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Scr
             ) from error
 
 
+@contextmanager
+def writing(what: str, safe: str) -> Iterator[None]:
+    """In `looking`, the part of a command that writes: of what fails in it nobody says that nothing was changed.
+
+    Args:
+        what: what is done, as the beginning of a sentence.
+        safe: what may be relied on all the same, and what to do next.
+    """
+    try:
+        yield
+    except GymCaptureError:
+        raise
+    except OSError as error:
+        raise CaptureDirectoryError(f"{what} failed ({error}). {safe}") from error
+
+
 def open_directory(directory: str | None) -> CaptureStore:
     """The store of a directory or of the URI of a sealed run, of what the environment names if none is given.
 

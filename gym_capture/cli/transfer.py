@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gym_capture.cli.exits import Screen
-from gym_capture.cli.opened import looking
+from gym_capture.cli.opened import looking, writing
 from gym_capture.cli.options import Debug, DirOption, Json, given_directory, local_directory
 from gym_capture.cli.tables import status_view
 
@@ -39,7 +39,11 @@ def export(
     with looking(as_json=as_json, debug=debug) as screen:
         from gym_capture.transfer.export import export as export_captures
 
-        exported = export_captures(given_directory(directory, dir_option), local_directory(to), format_)
+        source = given_directory(directory, dir_option)
+        with writing(
+            f"the export to {to}", f"{source} was only read; what is in the target may lack some. Run it again."
+        ):
+            exported = export_captures(source, local_directory(to), format_)
         _tell(screen, exported._asdict())
 
 
@@ -67,7 +71,11 @@ def import_(
     with looking(as_json=as_json, debug=debug) as screen:
         from gym_capture.transfer.importing import import_captures
 
-        _tell(screen, import_captures(source, local_directory(directory))._asdict())
+        with writing(
+            f"the import into {directory}", "What was written before that is there; run it again, it goes on."
+        ):
+            imported = import_captures(source, local_directory(directory))
+        _tell(screen, imported._asdict())
 
 
 def _tell(screen: Screen, told: dict[str, object]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.errors import CaptureDirectoryError, DamagedLog, RemoteUnavailable, TargetTaken
 from gym_capture.storage import fault_points, names
-from gym_capture.storage.closing import ClosingNote, closed_in, sealed_in
+from gym_capture.storage.closing import ClosingNote, dataset_of, sealed_in
 from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.files import FaultHook, Files, no_faults
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
@@ -84,7 +84,7 @@ def require_place(directory: str | Path, uri: str) -> None:
 def _is_sealed(directory: str | Path) -> bool:
     if not os.path.isdir(directory):
         return False
-    return all(sealed_in(files) or closed_in(files) for files in shards_of(PosixFiles(directory)))
+    return all(dataset_of(files) for files in shards_of(PosixFiles(directory)))
 
 
 def _elsewhere(directory: str | Path, uri: str) -> RemoteFolder:

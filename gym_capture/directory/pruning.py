@@ -26,8 +26,11 @@ LIVE = "it has a live owner"
 WRITTEN = "it was written to meanwhile"
 FOREIGN = "it has files that are not the run's"
 
+_NAME_BYTES = 100
+"""So much of a run's name is kept while it is removed: with what is added, file systems take it."""
+
 _UUID = re.compile(r"[0-9a-f]{1,32}")
-_LEFT_OVER = re.compile(r"\..+\.pruned-[0-9a-f]{16}")
+_LEFT_OVER = re.compile(r"\..+\.pruned-[0-9a-f]{16}", re.DOTALL)
 
 
 class FoundRun(NamedTuple):
@@ -49,11 +52,19 @@ class KeptRun(NamedTuple):
     why: str
 
 
+class Failure(NamedTuple):
+    """A directory that was to be removed and could not be, whole, and why."""
+
+    directory: str
+    why: str
+
+
 class Pruning(NamedTuple):
     """What pruning removes, or would.
 
     Fields: `chosen` runs, the oldest first; those of them that are `kept`; how many runs were `found`, and their bytes;
-    `left_over`, directories that an earlier pruning was killed at.
+    `left_over`, directories that an earlier pruning was killed at; `failed`, what the system refused to remove, runs
+    (which are kept, too) and left over directories.
     """
 
     chosen: list[FoundRun]
@@ -61,6 +72,7 @@ class Pruning(NamedTuple):
     found: int
     found_bytes: int
     left_over: list[str]
+    failed: tuple[Failure, ...] = ()
 
     @property
     def freed_bytes(self) -> int:
@@ -138,35 +150,64 @@ def choose(
 def prune(chosen: Pruning) -> Pruning:
     """Remove what was chosen, each run only if it is still at rest and as it was measured.
 
+    Where the system refuses to remove something, that is told, and the rest goes.
+
     Returns:
         What was removed, and what was kept after all.
-
-    Raises:
-        OSError: something cannot be removed; what was removed before is gone.
     """
     gone: list[FoundRun] = []
     kept = list(chosen.kept)
+    failed: list[Failure] = []
     for each in chosen.chosen:
-        why = _reason_to_keep(each)
-        if not why and _measured(each.directory) != each:
-            why = WRITTEN
-        if why:
-            kept.append(KeptRun(each, why))
+        stayed = _removed(each)
+        if stayed is None:
+            gone.append(each)
             continue
-        parent, name = os.path.split(each.directory)
-        aside = os.path.join(parent, f".{name}.pruned-{secrets.token_hex(8)}")
-        # An owner that starts just now finds its marker gone, or its OWNER before it acknowledges anything.
-        os.rename(each.directory, aside)
-        if _measured(aside)._replace(directory=each.directory) != each:
-            # Measuring takes its time, and an owner was quicker: what it acknowledged is there.
-            os.rename(aside, each.directory)
-            kept.append(KeptRun(each, WRITTEN))
-            continue
-        shutil.rmtree(aside)
-        gone.append(each)
+        kept.append(KeptRun(each, stayed.why))
+        if isinstance(stayed, Failure):
+            failed.append(stayed)
     for path in chosen.left_over:
-        shutil.rmtree(path)
-    return chosen._replace(chosen=gone, kept=kept)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            failed.append(Failure(path, f"it cannot be removed ({error})"))
+    return chosen._replace(chosen=gone, kept=kept, failed=tuple(failed))
+
+
+def _removed(run: FoundRun) -> KeptRun | Failure | None:
+    """Remove a run, if nothing speaks against it. None: it is gone."""
+    aside = _aside(run.directory)
+    try:
+        why = _reason_to_keep(run) or (WRITTEN if _measured(run.directory) != run else "")
+        if why:
+            return KeptRun(run, why)
+        # An owner that starts just now finds its marker gone, or its OWNER before it acknowledges anything.
+        os.rename(run.directory, aside)
+    except OSError as error:
+        return Failure(run.directory, f"it cannot be removed ({error})")
+    try:
+        if _measured(aside)._replace(directory=run.directory) != run:
+            # Measuring takes its time, and an owner was quicker: what it acknowledged is there.
+            os.rename(aside, run.directory)
+            return KeptRun(run, WRITTEN)
+    except OSError as error:
+        why = (
+            f"it may have been written to meanwhile, and {aside} did not get its name back ({error}); rename it before "
+            "the next pruning, which removes what is named so"
+        )
+        return Failure(run.directory, why)
+    try:
+        shutil.rmtree(aside)
+    except OSError as error:
+        return Failure(run.directory, f"what is left of it is in {aside}, and cannot be removed ({error})")
+    return None
+
+
+def _aside(directory: str) -> str:
+    """The name that a run's directory has while it is removed."""
+    parent, name = os.path.split(directory)
+    short = os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
+    return os.path.join(parent, f".{short or 'run'}.pruned-{secrets.token_hex(8)}")
 
 
 def _directories(root: Path) -> Iterator[tuple[str, bool]]:

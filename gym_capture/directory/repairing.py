@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gym_capture.storage.closing import closed_in
+from gym_capture.storage.closing import dataset_of
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
@@ -37,12 +37,12 @@ def repair_at_rest(directory: str | Path) -> dict[str, RepairReport]:
     identity = OwnerIdentity(f"repair-{uuid.uuid4().hex}", "repair", "", socket.gethostname(), os.getpid())
     paths = [each.directory for each in shards_of(run)]
     if len(paths) == 1:
-        if closed_in(run) is not None:
+        if dataset_of(run) is not None:
             return {"": RepairReport()}
         return {"": repair(run, identity, beating, wait=time.sleep)}
     done = {"": repair_marker(run)}
     for shard, path in enumerate(paths):
-        if closed_in(PosixFiles(path)) is not None:
+        if dataset_of(PosixFiles(path)) is not None:
             continue
         report = repair(PosixFiles(path), identity, beating, wait=time.sleep, shard=shard, shards=len(paths))
         done[f"{os.path.basename(path)}/"] = report

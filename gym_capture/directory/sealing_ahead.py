@@ -11,8 +11,10 @@ from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 from types import TracebackType
 
-from gym_capture.directory.locate import owner_of
 from gym_capture.errors import GymCaptureError, RunSealed
+from gym_capture.model.clock import Clock, SystemClock
+from gym_capture.storage.files import Files
+from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS, beat_of, is_stopped, read_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import run_marker, shards_of
 from gym_capture.storage.sealing_ahead import AHEAD_BYTES, AheadReport, AheadSealer
@@ -26,18 +28,24 @@ _NICENESS = 19
 
 
 def seal_ahead(
-    directory: str | Path, stop: threading.Event, *, poll_s: float = POLL_S, least_bytes: int = AHEAD_BYTES
+    directory: str | Path,
+    stop: threading.Event,
+    *,
+    poll_s: float = POLL_S,
+    least_bytes: int = AHEAD_BYTES,
+    clock: Clock | None = None,
 ) -> AheadReport:
     """Seal what is finished, again and again, until `stop` is set, the run is sealed, or it has no owner any more.
 
     Blocks, and takes a core for as long as it seals: give it a process of a low rank. A run without an owner is looked
-    at once.
+    at once; one whose owner crashed, until another would have come.
 
     Args:
         directory: the run's.
         stop: ends it, between two rollouts.
         poll_s: seconds between two looks.
         least_bytes: see `AheadSealer`; of each shard.
+        clock: the machine's when None.
 
     Returns:
         What was sealed, of all shards together.
@@ -47,11 +55,13 @@ def seal_ahead(
     """
     run = PosixFiles(directory)
     run_marker(run)
-    sealers = [AheadSealer(PosixFiles(each.directory), least_bytes=least_bytes) for each in shards_of(run)]
+    shards = shards_of(run)
+    owners = _Owners(shards, clock or SystemClock())
+    sealers = [AheadSealer(PosixFiles(each.directory), least_bytes=least_bytes) for each in shards]
     try:
         while not stop.is_set():
             # Looked at before: an owner that stops then has left nothing behind that is not seen.
-            over = owner_of(directory) is None
+            over = owners.are_gone()
             sealed = [sealer.step(stop.is_set) for sealer in sealers]
             if over:
                 break
@@ -61,6 +71,30 @@ def seal_ahead(
         pass
     reports = [sealer.report for sealer in sealers]
     return AheadReport(sum(each.parts for each in reports), sum(each.calls for each in reports))
+
+
+class _Owners:
+    """The owners of a run's shards, watched by their beats."""
+
+    def __init__(self, shards: list[Files], clock: Clock) -> None:
+        self._shards = shards
+        self._clock = clock
+        self._seen: list[tuple[int, bytes | None]] = []
+        self._since = clock.monotonic()
+
+    def are_gone(self) -> bool:
+        """Whether all were stopped, or have stood still for as long as the run's calls wait for one to come back."""
+        owners = [(each, beat_of(files, each.epoch)) for files in self._shards if (each := read_owner(files))]
+        running = [(each, beat) for each, beat in owners if not is_stopped(beat)]
+        if not running:
+            return True
+        seen = [(each.epoch, beat) for each, beat in running]
+        now = self._clock.monotonic()
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        # Calls may wait less than it takes to see a beat move.
+        patience_s = max(WATCHED_BEATS * BEAT_S, *(each.client.patience_s for each, _ in running))
+        return now - self._since >= patience_s
 
 
 def lowest_rank() -> None:

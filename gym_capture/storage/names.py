@@ -103,8 +103,13 @@ def sealed_folder(epoch: int) -> str:
 
 
 def sealed_folders_in(names: Iterable[str]) -> list[str]:
-    """Every folder of a dataset that stands for a log, or was to: one that was left unfinished too."""
-    return sorted(name for name in names if _SEALED_FOLDER.fullmatch(name))
+    """Every folder of a dataset that stands for a log, or was to, by epoch: one that was left unfinished too."""
+    return sorted((name for name in names if _SEALED_FOLDER.fullmatch(name)), key=epoch_of_sealed)
+
+
+def epoch_of_sealed(folder: str) -> int:
+    """The epoch whose owner sealed into a folder that `sealed_folders_in` found."""
+    return int(folder.rpartition("-")[2])
 
 
 def temporary_file(name: str, suffix: str) -> str:

@@ -100,6 +100,7 @@ class Ownership:
             MissingRunMarker: the directory is not (or not the mount of) a run's.
             DirectoryHeld: another actor's beat moves.
             RunSealed: the log is closed for good; nothing was changed.
+            DamagedLog: a dataset is left of a log whose segments are gone; nothing was changed.
             Superseded: a later taker was faster; it owns the directory.
             OSError: the directory could not be read or written.
         """

@@ -43,6 +43,7 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
     files = PosixFiles(directory)
     marker = _marker_if_any(files)
     if marker is None:
+        refuse_closed(files)  # a copy of a sealed run that lacks its marker gets no other one
         _refuse_ownerless_shards(files)
         if shards == 1:
             create_or_adopt_run(files, new_run)

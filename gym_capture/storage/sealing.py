@@ -18,19 +18,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
-from gym_capture.errors import DamagedLog, GymCaptureError, Superseded, UnsettledRun
+from gym_capture.errors import CaptureDirectoryError, DamagedLog, GymCaptureError, Superseded, UnsettledRun
 from gym_capture.model.captured import CapturedRollout, CountedCalls
 from gym_capture.model.clock import Clock, SystemClock
 from gym_capture.model.rollout_state import DAMAGED, LOST
 from gym_capture.storage import fault_points, names
-from gym_capture.storage.closing import ClosingNote, close_log, closed_in, sealed_in, switch_readers
+from gym_capture.storage.closing import ClosingNote, close_log, closed_in, dataset_of, switch_readers
 from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.held_files import HeldFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity, Wait
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
-from gym_capture.storage.sealed.agreement import SealedSoFar, agreed
+from gym_capture.storage.sealed.agreement import SealedSoFar, agreed, has_all
 from gym_capture.storage.sealed.manifest import MANIFEST, Manifest, replace_manifest
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealed.rollout_index import RolloutIndex
@@ -95,22 +95,22 @@ def seal_log(
         UnsettledRun: claims are open, or something is damaged; nothing was changed.
         Superseded: an owner took the directory meanwhile; its log is as it was, and counts.
         DamagedLog: the dataset is not what was written; no segment was removed now.
-        MissingRunMarker, CaptureDirectoryError, FormatError: the directory cannot be used; nothing was changed.
+        MissingRunMarker, CaptureDirectoryError, FormatError: the directory cannot be used; nothing was changed. Or what
+            lies where this attempt's dataset would: that stays, and another attempt takes another folder.
         OSError: reading or writing failed; run it again.
     """
     report = SealReport()
-    note = closed_in(files)
     broken: list[str] = []
-    if note is None and (folder := sealed_in(files)) is not None:
-        note = ClosingNote(identity.actor_id, folder)
-    if note is None:
+    if (folder := dataset_of(files)) is None:
         ownership = Ownership.take(
             files, identity, clock or SystemClock(), wait=wait, beat_s=beat_s, new_token=new_token
         )
         note = ClosingNote(identity.actor_id, names.sealed_folder(ownership.epoch))
+        dataset: PosixFiles | None = None
         try:
             with beating(ownership):
-                _write(files, note.sealed, report, as_it_is)
+                dataset = _begun(files, note.sealed)
+                _write(files, dataset, note.sealed, report, as_it_is)
                 ownership.check()
                 try:
                     close_log(files, ownership.epoch + 1, note)
@@ -124,11 +124,12 @@ def seal_log(
         except Superseded:
             raise
         except BaseException:
-            _leave(files, ownership, note.sealed)
+            _leave(files, ownership, None if dataset is None else note.sealed)
             raise
         ownership.release(0, 0)
     else:
-        broken = _read_again(files, note.sealed)
+        note = ClosingNote(identity.actor_id, folder)
+        broken = _read_again(files, folder)
     switch_readers(files, note)
     if broken:
         raise DamagedLog(
@@ -143,9 +144,20 @@ def seal_log(
     return report
 
 
-def _write(files: PosixFiles, folder: str, report: SealReport, as_it_is: bool) -> None:
-    """Write what the log holds, and read it back before anybody goes by it."""
+def _begun(files: PosixFiles, folder: str) -> PosixFiles:
+    """This attempt's folder. It is this epoch's alone, so what lies there already came from elsewhere."""
     dataset = files.folder(folder, make=True)
+    if dataset.names():
+        raise CaptureDirectoryError(
+            f"{dataset.directory} has something in it that this sealing did not write. The log is as it was, and "
+            "counts; seal it again, and another folder is taken.",
+            directory=files.directory,
+        )
+    return dataset
+
+
+def _write(files: PosixFiles, dataset: PosixFiles, folder: str, report: SealReport, as_it_is: bool) -> None:
+    """Write what the log holds, and read it back before anybody goes by it."""
     # The dataset's folder has nothing of NeMo Gym's: what lies beside the log stays there.
     with HeldFiles(files.directory) as held:
         # All of the log is read: nobody looks at damage that lies behind a checkpoint, and the log is about to go.
@@ -168,7 +180,7 @@ def _write_dataset(
         raise _unsettled(files, report.lost, log.report.damaged)
     if not log.report.damaged:
         # Where the log is not whole, a dataset may be all that is left of it.
-        _remove_unfinished(files, folder)
+        _remove_unfinished(files, folder, log)
     writer = SealedWriter(dataset)
     sealed = _adopt_ahead(files, writer, log)
     report.calls = report.calls_ahead = sum(each.calls for each in sealed.values())
@@ -214,7 +226,7 @@ def _adopt_ahead(files: PosixFiles, writer: SealedWriter, log: ShardStore) -> di
 
 def require_settled(files: PosixFiles) -> None:
     """Raise UnsettledRun where claims are open or the log is damaged, as far as its heads say. Only reads."""
-    if closed_in(files) is None and sealed_in(files) is None:
+    if dataset_of(files) is None:
         log = ShardStore(files, NemoGymFiles(files), checkpoints=False)
         if (claims := log.outstanding()) or log.report.damaged:
             raise _unsettled(files, claims, log.report.damaged)
@@ -234,11 +246,14 @@ def _read_again(files: PosixFiles, folder: str) -> list[str]:
         why = ", ".join(broken)
     except (OSError, GymCaptureError) as error:
         why = str(error)
-    if why and not (broken and not names.segments_in(files.names())):
+    segments = names.segments_in(files.names())
+    if why and not (broken and not segments):
+        by_the_log = (
+            f" While there is no {names.SEALED}, readers go by the log; `gym-capture import` makes a run of it."
+        )
         raise DamagedLog(
             f"{folder} in {files.directory}, which was sealed, is damaged or gone ({why}). Nothing was changed, and no "
-            f"segment was removed; restore the folder from a copy. As long as there is no {names.SEALED}, readers go "
-            "by the log, and `gym-capture import` makes a run of it."
+            f"segment was removed; restore the folder from a copy.{by_the_log if segments else ''}"
         )
     return broken
 
@@ -262,18 +277,36 @@ def _unsettled(files: PosixFiles, claims: int, damaged: bool) -> UnsettledRun:
     )
 
 
-def _remove_unfinished(files: PosixFiles, ours: str) -> None:
-    """Remove the datasets that were begun and never counted: the log is not closed."""
-    for folder in names.sealed_folders_in(files.names()):
-        if folder != ours:
+def _remove_unfinished(files: PosixFiles, ours: str, log: ShardStore) -> None:
+    """Remove the datasets that were begun and never counted: the log is not closed, and has all that they have."""
+    listed = files.names()
+    wrote = {segment.epoch for segment in names.segments_in(listed)}
+    attempts = set(names.epochs_in(listed)) - wrote
+    for folder in names.sealed_folders_in(listed):
+        if folder == ours:
+            continue
+        if names.epoch_of_sealed(folder) in attempts and _is_in(log, files, folder):
             files.remove_folder(folder)
+        else:
+            logger.warning(
+                "%s in %s stays: the log has not all that is in it, or it was not begun there", folder, files.directory
+            )
 
 
-def _leave(files: PosixFiles, ownership: Ownership, folder: str) -> None:
-    """Leave the directory as it was, unless that cannot be known."""
+def _is_in(log: ShardStore, files: PosixFiles, folder: str) -> bool:
+    """Whether the log has all that a dataset has."""
+    try:
+        return has_all(SealedReader(files.folder(folder)), log.view)
+    except (GymCaptureError, OSError):
+        return False
+
+
+def _leave(files: PosixFiles, ownership: Ownership, begun: str | None) -> None:
+    """Leave the directory as it was, without the folder that was begun, unless that cannot be known."""
     try:
         if closed_in(files) is None:
-            files.remove_folder(folder)
+            if begun is not None:
+                files.remove_folder(begun)
             ownership.release(0, 0)
     except OSError:
         pass  # what is left counts for nobody; the failure itself is what is raised

@@ -104,18 +104,24 @@ class AheadSealer:
         else:
             self._log.refresh()
             self._refreshed += 1
-        self._compare(self._log)
-        if self._unlike and self._log.report.damaged:
-            return False  # parts of which the log has lost something may be all that is left: they stay as they are
-        if sum(self._due(self._log).values()) < self._least_bytes:
+        if not self._is_enough(self._log):
             return False
         self._log = None
         try:
             with HeldFiles(self._files.directory) as held:
-                return self._seal(ShardStore(held, NemoGymFiles(held)), stopped)
+                log = ShardStore(held, NemoGymFiles(held))
+                # It is looked at anew: what was sealed may have been cleared, and finished again, since the first look.
+                return self._is_enough(log) and self._seal(log, stopped)
         except OSError:
             refuse_closed(self._files)  # the run was sealed meanwhile, and the folder removed
             raise
+
+    def _is_enough(self, log: ShardStore) -> bool:
+        """Whether a part is to be written, of what this log says; what was sealed is compared with it first."""
+        self._compare(log)
+        if self._unlike and log.report.damaged:
+            return False  # parts of which the log has lost something may be all that is left: they stay as they are
+        return sum(self._due(log).values()) >= self._least_bytes
 
     def _compare(self, log: ShardStore) -> None:
         """Find out which parts say what the log says, where that may have changed: at first, by a takeover, by a clear,

@@ -18,8 +18,7 @@ from gym_capture.storage.log_view import LogView
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles, make_capture_directory
 from gym_capture.storage.remote.run_uri import is_uri
-from gym_capture.storage.run_layout import shards_of
-from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.storage.run_layout import create_or_adopt_shards, shards_of
 from gym_capture.transfer.batches import BEGUN, FIRST_GENERATION, Identity, batches_of, marks_of, named_calls
 from gym_capture.transfer.owner_at_rest import OwnerAtRest, own_at_rest
 
@@ -78,7 +77,7 @@ def import_captures(source: str | Path, directory: str | Path) -> Imported:
     files = PosixFiles(target)
     shards = shards_of(files)
     if len(shards) == 1:
-        create_or_adopt_run(files)
+        create_or_adopt_shards(files.directory, 1)
     return asyncio.run(_import(rollouts, files, shards))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -176,6 +177,25 @@ def test_what_keeps_a_run_from_being_sealed_is_said(tmp_path: Path) -> None:
     assert "no RUN file" in missing.stderr
 
 
+@pytest.mark.parametrize(("option", "safe"), [([], "in the log or sealed"), (["--ahead"], "The log is as it was")])
+def test_sealing_that_the_disk_refuses_does_not_say_that_nothing_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str], safe: str
+) -> None:
+    def full(*_given: Any, **_options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "part")
+
+    small_run(tmp_path / "run")
+    monkeypatch.setattr("gym_capture.directory.sealing.seal_at_rest", full)
+    monkeypatch.setattr("gym_capture.directory.sealing_ahead.seal_ahead", full)
+    monkeypatch.setattr("gym_capture.directory.sealing_ahead.lowest_rank", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    told = document("seal", tmp_path / "run", *option, code=1)["error"]["message"]
+    assert f"in {tmp_path}/run" in told or f"sealing {tmp_path}/run" in told
+    assert "failed ([Errno 28] No space left on device: 'part')" in told
+    assert safe in told
+    assert "Nothing was changed" not in told
+
+
 def aged(directory: Path, days: float) -> None:
     """A run whose files were all written so many days ago."""
     small_run(directory)
@@ -335,6 +355,80 @@ def test_what_is_left_of_a_killed_pruning_is_no_run_and_goes_with_the_next(
     assert (found.chosen, found.found, len(found.left_over)) == ([], 1, 1)
     pruning.prune(found)
     assert os.listdir(tmp_path) == ["other"]
+
+
+def test_a_run_goes_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("b" * 255, "ä" * 127, os.fsdecode(b"\xff" * 200)):
+        small_run(tmp_path / name)
+    assert len(document("prune", tmp_path, "--keep", "0", "--yes")["runs"]) == 3
+    assert os.listdir(tmp_path) == []
+
+
+def refusing(call: Callable[..., Any], refused: Callable[..., bool]) -> Callable[..., Any]:
+    """A call of the system's that fails where that is wanted."""
+
+    def called(*given: Any) -> Any:
+        if refused(*given):
+            raise OSError(errno.EACCES, "not permitted", str(given[0]))
+        return call(*given)
+
+    return called
+
+
+def test_what_cannot_be_removed_is_told_with_what_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for days, name in enumerate(("last", "busy", "stuck", "first"), 40):
+        aged(tmp_path / name, days)
+    old = tmp_path / f".old.pruned-{0:016x}"
+    old.mkdir()
+    monkeypatch.setattr("os.rename", refusing(os.rename, lambda path, _to: path.endswith("stuck")))
+    removed = refusing(shutil.rmtree, lambda path: ".busy.pruned-" in path or path == str(old))
+    monkeypatch.setattr("shutil.rmtree", removed)
+    result = ran("prune", tmp_path, "--keep", "0", "--yes", "--json", code=1)
+    told = json.loads(result.stdout)
+    assert [os.path.basename(each["directory"]) for each in told["runs"]] == ["first", "last"]
+    assert told["freed_bytes"] == sum(each["size"] for each in told["runs"])
+    failed = {os.path.basename(each["directory"]): each["why"] for each in told["failed"]}
+    kept = {os.path.basename(each["directory"]): each["why"] for each in told["kept"]}
+    assert kept == {name: failed[name] for name in ("stuck", "busy")}
+    assert "it cannot be removed" in failed["stuck"]
+    assert f"what is left of it is in {tmp_path}/.busy.pruned-" in failed["busy"]
+    assert "it cannot be removed" in failed[old.name]
+    assert sorted(each.partition("-")[0] for each in os.listdir(tmp_path)) == [".busy.pruned", ".old.pruned", "stuck"]
+    again = ran("prune", tmp_path, "--keep", "0", "--yes", code=1)
+    assert "0 of 1 runs removed, freed 0" in again.stdout
+    assert f"not removed: {tmp_path}/stuck: it cannot be removed" in again.stderr
+
+
+def test_a_run_that_was_written_to_and_does_not_get_its_name_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "run")
+    found = pruning.choose(tmp_path, keep_bytes=0)
+    renamed = os.rename
+
+    def written_to(path: str, to: str) -> None:
+        if ".pruned-" in path:
+            raise OSError(errno.ENOTEMPTY, "taken", path)
+        (tmp_path / "run" / "beat-00000001").write_text("later")
+        renamed(path, to)
+
+    monkeypatch.setattr("os.rename", written_to)
+    again = pruning.prune(found)
+    (left,) = os.listdir(tmp_path)
+    assert again.chosen == []
+    assert f"{left} did not get its name back" in again.failed[0].why
+    assert "rename it before the next pruning" in again.failed[0].why
+    assert CaptureStore(tmp_path / left).rollout_ids() == ["first", "second"]
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    steering = "\x1b[2Jx"
+    small_run(tmp_path / f"run{steering}")
+    small_run(tmp_path / f"foreign{steering}")
+    (tmp_path / f"foreign{steering}" / steering).write_text("mine")
+    shown = ran("prune", tmp_path, "--keep", "0").output
+    assert "\x1b" not in shown
+    assert shown.count("\\x1b[2Jx") == 3
 
 
 def test_names_of_a_run_are_told_from_those_of_others(tmp_path: Path) -> None:

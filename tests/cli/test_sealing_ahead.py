@@ -20,14 +20,18 @@ from gym_capture.directory import pruning
 from gym_capture.directory.sealing import seal_at_rest
 from gym_capture.directory.sealing_ahead import SealingProcess, seal_ahead
 from gym_capture.errors import MissingRunMarker
+from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
+from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS
+from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import create_or_adopt_shards
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.store import CaptureStore
+from gym_capture.testing.manual_clock import ManualClock
 from tests.cli.commands import environment, gym_capture, started
-from tests.storage.owners import Batch, Owner, exchange
+from tests.storage.owners import Batch, Owner, exchange, identity
 
 PATIENCE_S = 60.0
 
@@ -82,6 +86,59 @@ def test_it_looks_again_and_again_and_ends_with_its_owner(tmp_path: Path) -> Non
     report = seal_ahead(tmp_path / "run", Script(another, owner.stop, lambda: pytest.fail("it is over")), least_bytes=1)
     assert (seen, ahead(tmp_path / "run")) == ([["a"]], ["a", "b"])
     assert (report.parts, report.calls) == (2, 2)
+
+
+class Watched(threading.Event):
+    """A stop whose waiting lets time pass on a clock; what is to happen meanwhile does at its time."""
+
+    def __init__(self, clock: ManualClock, acts: dict[float, Callable[[], Any]]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._acts = acts
+        self.waited = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.advance(timeout)
+        self.waited += timeout
+        self._acts.get(self.waited, lambda: None)()
+        assert self.waited < 1000, "it does not end"
+        return self.is_set()
+
+
+def test_it_waits_for_an_owner_that_crashed_as_long_as_calls_do_and_then_ends(tmp_path: Path) -> None:
+    owned(tmp_path / "run", "a")
+    clock = ManualClock()
+    stop = Watched(clock, {})
+    report = seal_ahead(tmp_path / "run", stop, poll_s=10.0, least_bytes=1, clock=clock)
+    assert (report.calls, stop.waited) == (1, ClientSettings().patience_s)
+
+
+def test_an_owner_is_watched_for_some_beats_where_calls_wait_for_none(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    files = PosixFiles(tmp_path / "run")
+    create_or_adopt_shards(files.directory, 1)
+    Ownership.take(files, identity(), client=ClientSettings(patience_s=0.0))
+    clock = ManualClock()
+    stop = Watched(clock, {})
+    seal_ahead(tmp_path / "run", stop, poll_s=1.0, clock=clock)
+    assert stop.waited == WATCHED_BEATS * BEAT_S
+
+
+def test_it_goes_on_while_a_beat_moves_and_with_an_owner_that_comes_back(tmp_path: Path) -> None:
+    owner = owned(tmp_path / "run", "a")
+    clock = ManualClock()
+
+    def another() -> None:
+        following = Owner(PosixFiles(tmp_path / "run"), "actor-2", takeover=True)
+        following.send(Batch().commit("b", exchange("b-0")), 2)
+        following.merge("b")
+
+    acts = {100.0: owner.ownership.beat, 200.0: owner.ownership.beat, 310.0: another}
+    stop = Watched(clock, acts)
+    report = seal_ahead(tmp_path / "run", stop, poll_s=10.0, least_bytes=1, clock=clock)
+    assert (report.calls, ahead(tmp_path / "run")) == (2, ["a", "b"])
+    assert stop.waited == 310.0 + ClientSettings().patience_s
 
 
 def test_it_ends_when_the_run_is_sealed_and_when_it_is_told_to(tmp_path: Path) -> None:

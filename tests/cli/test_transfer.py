@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -52,3 +53,25 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     written(other, {"a": [chat("b", [user("two")])]})
     ran = CliRunner().invoke(app, ["import", str(source), str(other)])
     assert (ran.exit_code, "other evidence of a" in ran.stderr) == (1, True)
+
+
+def test_what_cannot_be_written_is_not_told_as_something_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    written(source, {"a": [chat("a", [user("one")])]})
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "train.jsonl"
+    ran = CliRunner().invoke(app, ["export", str(source), "--to", str(target), "--format", "openai-chat"])
+    assert ran.exit_code == 1
+    assert f"the export to {target} failed" in ran.stderr
+    assert f"{source} was only read" in ran.stderr
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gym_capture.transfer.importing.import_captures", full)
+    ran = CliRunner().invoke(app, ["import", str(source), str(tmp_path / "new")])
+    assert ran.exit_code == 1
+    assert f"the import into {tmp_path}/new failed ([Errno 28] No space left on device)" in ran.stderr
+    assert "run it again, it goes on" in ran.stderr

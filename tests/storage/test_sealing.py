@@ -500,13 +500,13 @@ def test_sealing_again_reads_the_dataset_and_leads_readers_to_what_is_left_of_it
     assert CaptureStore(directory).rollout_ids() == RUN_IDS
 
 
-def test_a_dataset_stays_that_nothing_names_any_more_where_the_log_is_gone(tmp_path: Path) -> None:
+def test_a_dataset_that_nothing_names_any_more_is_found_where_the_log_is_gone(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     expected = told(captured_run(directory))
     folder = seal(directory).folder
     (directory / names.SEALED).unlink()
     (directory / names.epoch_file(4)).unlink()
-    with pytest.raises(UnsettledRun, match="damaged"):
-        seal(directory)
-    (directory / names.SEALED).write_text(f'{{"actor_id":"","sealed":"{folder}"}}')
+    with pytest.raises(DamagedLog, match=rf"sealed into {folder}.*gym-capture seal"):
+        CaptureStore(directory)
+    assert seal(directory).folder == folder
     assert told(CaptureStore(directory)) == expected

@@ -16,6 +16,7 @@ from gym_capture.model.captured import CapturedRollout
 from gym_capture.storage import fault_points, names, sealing_ahead
 from gym_capture.storage.fault_points import after, before
 from gym_capture.storage.files import FaultHook, no_faults
+from gym_capture.storage.held_files import HeldFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.sealing import SealReport
@@ -179,6 +180,26 @@ def test_a_rollout_that_is_cleared_leaves_the_dataset_and_those_beside_it_stay(r
     assert run.sealer.step()
     report = run.end()
     assert (report.calls, report.calls_ahead) == (7, 7)
+
+
+def test_a_rollout_that_is_cleared_and_finished_again_between_two_looks_is_there_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.finished("a", "b")
+    assert run.sealer.step()
+    run.finished("d")
+
+    def retried(directory: str) -> HeldFiles:
+        """The log is opened anew once there is enough; just before, a rollout that was sealed begins again."""
+        monkeypatch.setattr(sealing_ahead, "HeldFiles", HeldFiles)
+        run.send(Batch().clear("a", "once").commit("a", exchange("a-retried")))
+        run.owner.merge("a")
+        return HeldFiles(directory)
+
+    monkeypatch.setattr(sealing_ahead, "HeldFiles", retried)
+    assert run.sealer.step()
+    assert run.ahead_calls() == {"a": ["a-retried"], "b": ["b-0", "b-1"], "d": ["d-0", "d-1"]}
+    assert run.end().calls_ahead == 5
 
 
 def test_a_rollout_that_is_cleared_at_the_end_is_not_carried_over(run: Run) -> None:

@@ -72,4 +72,29 @@ def agreed(
     return found
 
 
-__all__ = ["SealedSoFar", "agreed"]
+def has_all(reader: SealedReader, log: Callable[[str], RolloutView]) -> bool:
+    """Whether the log has each call of a dataset, or cleared its rollout since.
+
+    Args:
+        log: what the log knows of a rollout.
+
+    Raises:
+        DamagedLog, FormatError, OSError: the dataset cannot be read.
+    """
+    for part in reader.manifest.parts:
+        identities = reader.identities(part)
+        for row in reader.rows_of(part):
+            view = log(row.rollout_id)
+            if view.generation > row.generation:
+                continue
+            there = {
+                (row.rollout_id, view.generation, entry.call_index, entry.model_call_id, entry.digest)
+                for entry in view.entries
+            }
+            told = identities[row.first_row : row.first_row + row.calls]
+            if view.generation < row.generation or len(told) != row.calls or not there.issuperset(told):
+                return False
+    return True
+
+
+__all__ = ["SealedSoFar", "agreed", "has_all"]
