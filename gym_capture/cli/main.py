@@ -157,7 +157,7 @@ def verify(
 
     `gym-capture verify runs/local/model-calls`
     """
-    from gym_capture.cli.opened import looking
+    from gym_capture.cli.opened import looking, writing
     from gym_capture.cli.tables import verify_view
     from gym_capture.cli.verification import repaired, verification
     from gym_capture.storage.posix_files import PosixFiles
@@ -171,7 +171,10 @@ def verify(
         if repair or not is_uri(given):
             path = local_directory(given).absolute()
             require_capture_directory(PosixFiles(path))
-            mended = repaired(path) if repair else None
+            if repair:
+                safe = "Nothing that can be read was removed; run it again, it goes on."
+                with writing(f"repairing {path}", safe):
+                    mended = repaired(path)
         found = verification(CaptureStore(given if is_uri(given) else path, checkpoints=False))
         if mended is not None:
             found["repair"] = mended

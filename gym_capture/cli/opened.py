@@ -174,6 +174,6 @@ def complete_rollout(ctx: typer.Context, incomplete: str) -> list[str]:
         logs = [(shard, each.file) for shard in shards_of(files) for each in names.segments_in(shard.names())]
         if sum(shard.size(name) for shard, name in logs) > COMPLETED_LOG_BYTES:
             return []
-        return [each for each in CaptureStore(files).rollout_ids() if each.startswith(incomplete)]
+        return [each.rollout_id for each in CaptureStore(files).standings() if each.rollout_id.startswith(incomplete)]
     except (GymCaptureError, OSError):
         return []

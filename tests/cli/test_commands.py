@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -422,6 +423,20 @@ def test_progress_in_one_line() -> None:
 
 
 # -- verify --repair -------------------------------------------------------------------------------------------------
+
+
+def test_a_repair_that_the_disk_refuses_does_not_say_that_nothing_was_changed(
+    captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gym_capture.cli.verification.repaired", refuse)
+    ran = invoke("verify", captures, "--repair")
+    assert ran.exit_code == Exit.ERROR
+    assert "repairing" in ran.stderr
+    assert "No space left on device). Nothing that can be read was removed" in ran.stderr
+    assert "Nothing was changed" not in ran.stderr
 
 
 def test_verify_repair_puts_a_damaged_head_aside_and_says_what_is_lost(captures: Path) -> None:
