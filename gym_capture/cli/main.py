@@ -14,6 +14,7 @@ from gym_capture.cli.options import Debug, Dir, DirOption, Json, given_directory
 from gym_capture.cli.spans import spans
 from gym_capture.cli.sql import sql
 from gym_capture.cli.transfer import export, import_
+from gym_capture.errors import ConfigError
 
 app = typer.Typer(
     name="gym-capture",
@@ -166,7 +167,10 @@ def verify(
     from gym_capture.storage.store import CaptureStore
 
     with looking(as_json=as_json, debug=debug, judges=True) as screen:
-        given = given_directory(directory, dir_option)
+        given = one_directory(directory, dir_option)
+        if given is None and repair:
+            raise ConfigError("which directory is to be repaired? Nothing was changed; give it as DIR or --dir DIR.")
+        given = given_directory(given, None)
         mended = None
         if repair or not is_uri(given):
             path = local_directory(given).absolute()

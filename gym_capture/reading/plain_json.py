@@ -24,7 +24,10 @@ def json_document(value: Any, indent: int | None = None) -> str:
 
 def _with_json_form(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _with_json_form(each) for key, each in value.items()}
+        return {
+            key if isinstance(key, str | int | float | None) else str(key): _with_json_form(each)
+            for key, each in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_with_json_form(each) for each in value]
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -146,7 +146,13 @@ def _carried_dataset(files: Files, listed: list[str]) -> str | None:
         files, path = PosixFiles(above), f"{shard}/"
         if names.CONTENTS not in files.names():
             return None
-    paths = [file.name for file in decode_contents(files.read(names.CONTENTS), files.directory).files]
+    try:
+        contents = decode_contents(files.read(names.CONTENTS), files.directory)
+    except (DamagedLog, FormatError):
+        if names.sealed_folders_in(listed):
+            raise
+        return None  # somebody else's file, as far as anything says
+    paths = [file.name for file in contents.files]
     folders = {each.removeprefix(path).partition("/")[0] for each in paths if each.startswith(path)}
     return next(iter(names.sealed_folders_in(folders)), None)
 
@@ -166,7 +172,8 @@ def refuse_closed(files: Files, epoch: int | None = None) -> None:
     if folder is not None:
         raise RunSealed(
             f"the run in {files.directory} was sealed: what it holds is in {folder}, and its log is closed for "
-            "good. Nothing was changed; start in another directory, or `gym-capture import` this one into a new one.",
+            f"good. Nothing was changed; start in another directory, or `gym-capture import` this one, or its {folder}, "
+            "into a new one.",
             directory=files.directory,
             folder=folder,
         )

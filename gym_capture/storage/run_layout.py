@@ -43,7 +43,8 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
     files = PosixFiles(directory)
     marker = _marker_if_any(files)
     if marker is None:
-        refuse_closed(files)  # a copy of a sealed run that lacks its marker gets no other one
+        for each in (files, *_shards_there(files)):
+            refuse_closed(each)  # a copy of a sealed run that lacks its markers gets no other ones
         _refuse_ownerless_shards(files)
         if shards == 1:
             create_or_adopt_run(files, new_run)
@@ -239,11 +240,15 @@ def _refuse_shard(files: Files, marker: RunMarker) -> None:
         )
 
 
+def _shards_there(files: PosixFiles) -> list[PosixFiles]:
+    listed = files.names()
+    return [PosixFiles(os.path.join(files.directory, names.shard_folder(each))) for each in names.shards_in(listed)]
+
+
 def _refuse_ownerless_shards(files: PosixFiles) -> None:
     """Without the run's marker, a shard that ever had an owner means that the marker was lost."""
-    for shard in names.shards_in(files.names()):
-        folder = os.path.join(files.directory, names.shard_folder(shard))
-        if names.epochs_in(PosixFiles(folder).names()):
+    for shard in _shards_there(files):
+        if names.epochs_in(shard.names()):
             raise MissingRunMarker(
                 f"{files.directory} has shards with the files of earlier owners and no {names.RUN} file: that file was "
                 "lost, and a new run must not be mixed with what is there. Nothing was written; `gym-capture verify "

@@ -52,6 +52,9 @@ def chat_lines(calls: Iterable[CapturedCall]) -> Iterator[ChatLine]:
         history = _history(addition, whole)
         if addition.after is not None and (addition.echoed or addition.place.continuation == "refers"):
             follows[index] = addition.after
+        elif addition.place.continuation == "repeats" and addition.after in follows:
+            # The same request again, after a failure say: it goes on from what that one went on from.
+            follows[index] = follows[addition.after]
         if history is not None:
             whole[index] = (*history, *addition.answer)
         failed = figures.error is not None or not isinstance(exchange.get("response"), Mapping)

@@ -145,7 +145,9 @@ def _all_there(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFi
     for rollout, _ in _current(source(True)):
         rollout_id = rollout.rollout_id
         log = logs[shard_of(rollout_id, len(logs))]
-        if log.knows(rollout_id):
+        if _tells_nothing(rollout) and (log.knows(rollout_id) or beside.has(rollout_id)):
+            found[rollout_id] = _There(whole=True)  # whatever is there does not contradict it
+        elif log.knows(rollout_id):
             there = _written(rollout, log)
             if there is None:
                 others.append(rollout_id)
@@ -161,6 +163,11 @@ def _all_there(source: RolloutSource, shards: Sequence[Files], beside: NemoGymFi
             rollout_ids=others,
         )
     return found
+
+
+def _tells_nothing(rollout: CapturedRollout) -> bool:
+    """Whether all that is known of a rollout is that it was begun."""
+    return not rollout.indexes and marks_of(rollout, 0) is None
 
 
 def _written(rollout: CapturedRollout, log: LogView) -> _There | None:

@@ -425,6 +425,14 @@ def test_progress_in_one_line() -> None:
 # -- verify --repair -------------------------------------------------------------------------------------------------
 
 
+def test_a_repair_wants_its_directory_named(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(api.DIRECTORY_VARIABLE, str(captures))
+    assert invoke("verify").exit_code == Exit.OK
+    ran = invoke("verify", "--repair")
+    assert ran.exit_code == Exit.USAGE
+    assert "which directory is to be repaired? Nothing was changed" in ran.stderr
+
+
 def test_a_repair_that_the_disk_refuses_does_not_say_that_nothing_was_changed(
     captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -38,6 +39,35 @@ def copy(tmp_path: Path) -> Path:
     seal(tmp_path / "run")
     carry_sealed(tmp_path / "run", f"file://{tmp_path}/carried")
     return Path(shutil.copytree(tmp_path / "carried", tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("led", [True, False])
+def test_a_copy_of_several_shards_that_lacks_its_markers_gets_no_other_ones(
+    tmp_path: Path, shards: int, led: bool
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir(0o700)
+    create_or_adopt_shards(str(run), 2)
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(8):
+        line = {"model_call_id": f"{number}", "dialect": "chat", "request": {"n": number}, "response": {}}
+        (source / names.nemo_gym_file(f"{number}-0")).write_text(json.dumps(line) + "\n")
+    import_captures(source, run)
+    seal_at_rest(run)
+    for path in [path for path in run.rglob("*") if path.is_file() and "sealed-" not in str(path)]:
+        if path.name != names.SEALED or not led:
+            path.unlink()
+    left = files_under(run)
+    with pytest.raises(RunSealed):
+        create_or_adopt_shards(str(run), shards)
+    assert files_under(run) == left
+
+
+def test_another_programs_contents_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / names.CONTENTS).write_text("my notes")
+    assert create_or_adopt_shards(str(tmp_path), 1).shards == 1
 
 
 @pytest.mark.parametrize("missing", [["SEALED"], ["SEALED", "CONTENTS"]])

@@ -62,6 +62,18 @@ def test_a_failed_or_verifying_call_that_goes_on_from_a_conversation_leaves_it_w
     assert lines(first, chat("b", history, verifier_invocation={"invocation_id": "v", "name": "judge"})) == told
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_call_that_is_made_again_after_it_failed_takes_the_place_of_what_it_goes_on_from(failures: int) -> None:
+    history = [user("one"), assistant("answer a"), user("two")]
+    failed = [chat(f"f{n}", history, response=None, status_code=500) for n in range(failures)]
+    again = chat("b", history)
+    assert lines(chat("a", history[:1]), *failed, again) == [ChatLine({"messages": [*history, assistant("answer b")]})]
+    on = [*history, assistant("answer b"), user("three")]
+    assert lines(chat("a", history[:1]), *failed, again, chat("c", on)) == [
+        ChatLine({"messages": [*on, assistant("answer c")]})
+    ]
+
+
 def test_a_status_alone_tells_that_a_call_failed() -> None:
     history = [user("one"), assistant("answer a"), user("two")]
     refused = chat("b", history, status_code=500)

@@ -247,6 +247,17 @@ def test_what_a_rollout_captured_after_it_was_imported_as_begun_is_imported_then
     assert import_captures(source, target) == Imported(0, 0, 2, 0)
 
 
+def test_a_rollout_that_was_begun_only_contradicts_nothing(tmp_path: Path) -> None:
+    begun = captured(tmp_path / "begun", {"b": conversation(1)}, Batch().clear("a", "first"))
+    whole = captured(tmp_path / "whole", {"a": conversation(2)})
+    target = tmp_path / "target"
+    for source in (begun, whole, begun):
+        import_captures(source, target)
+    assert {rollout: len(each) for rollout, each in calls(target).items()} == {"a": 2, "b": 1}
+    other = captured(tmp_path / "other", {}, Batch().clear("a", "attempt"))
+    assert import_captures(begun, other) == Imported(1, 1, 1, 0)
+
+
 def test_a_rollout_that_an_owner_began_is_other_evidence(tmp_path: Path) -> None:
     source = captured(tmp_path / "source", {"a": conversation(2)})
     target = captured(tmp_path / "target", {}, Batch().clear("a", "attempt"))
