@@ -149,7 +149,7 @@ def _carried_dataset(files: Files, listed: list[str]) -> str | None:
     try:
         contents = decode_contents(files.read(names.CONTENTS), files.directory)
     except (DamagedLog, FormatError):
-        if names.sealed_folders_in(listed):
+        if names.RUN in files.names() or names.sealed_folders_in(listed):
             raise
         return None  # somebody else's file, as far as anything says
     paths = [file.name for file in contents.files]
@@ -172,8 +172,8 @@ def refuse_closed(files: Files, epoch: int | None = None) -> None:
     if folder is not None:
         raise RunSealed(
             f"the run in {files.directory} was sealed: what it holds is in {folder}, and its log is closed for "
-            f"good. Nothing was changed; start in another directory, or `gym-capture import` this one, or its {folder}, "
-            "into a new one.",
+            "good. Nothing was changed; start in another directory, or `gym-capture import` this one, or its "
+            f"{folder}, into a new one.",
             directory=files.directory,
             folder=folder,
         )
