@@ -146,12 +146,10 @@ def _carried_dataset(files: Files, listed: list[str]) -> str | None:
         files, path = PosixFiles(above), f"{shard}/"
         if names.CONTENTS not in files.names():
             return None
-    try:
-        contents = decode_contents(files.read(names.CONTENTS), files.directory)
-    except (DamagedLog, FormatError):
-        if names.RUN in files.names() or names.sealed_folders_in(listed):
-            raise
-        return None  # somebody else's file, as far as anything says
+    data = files.read(names.CONTENTS)
+    if not data.startswith(b"{") and not names.sealed_folders_in(listed):
+        return None  # somebody else's file
+    contents = decode_contents(data, files.directory)
     paths = [file.name for file in contents.files]
     folders = {each.removeprefix(path).partition("/")[0] for each in paths if each.startswith(path)}
     return next(iter(names.sealed_folders_in(folders)), None)
