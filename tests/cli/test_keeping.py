@@ -224,9 +224,9 @@ def test_runs_are_chosen_by_age_by_run_and_by_size(tmp_path: Path) -> None:
     assert chosen(pruning.choose(tmp_path, keep_bytes=0, older_than_s=45 * DAY_S, now=NOW)) == ["older"]
     assert chosen(pruning.choose(tmp_path / "deep" / "new", keep_bytes=0, now=NOW)) == ["new"]
     run = json.loads((tmp_path / "deep" / "old" / "RUN").read_text())["run"]
-    (tmp_path / "deep" / "old" / "RUN").write_text(json.dumps({"run": "ab" + run[2:], "format": 1}))
-    assert chosen(pruning.choose(tmp_path, run="AB")) == ["old"]
-    assert chosen(pruning.choose(tmp_path, run="cd")) == []
+    (tmp_path / "deep" / "old" / "RUN").write_text(json.dumps({"run": 4 * "ab" + run[8:], "format": 1}))
+    assert chosen(pruning.choose(tmp_path, run="ABABAB")) == ["old"]
+    assert chosen(pruning.choose(tmp_path, run="cdcdcd")) == []
 
 
 def test_nothing_goes_before_it_is_said_and_then_all_of_a_run_does(tmp_path: Path) -> None:
@@ -421,7 +421,8 @@ def test_a_run_that_was_written_to_and_does_not_get_its_name_back_is_told(
     assert CaptureStore(tmp_path / left).rollout_ids() == ["first", "second"]
 
 
-def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_names_cannot_steer_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no name is folded
     steering = "\x1b[2Jx"
     small_run(tmp_path / f"run{steering}")
     small_run(tmp_path / f"foreign{steering}")
