@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -32,6 +31,18 @@ def files_under(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+def seal_two_shards(directory: Path) -> None:
+    """A run of two shards with a rollout each, sealed."""
+    directory.mkdir(mode=0o700)
+    create_or_adopt_shards(str(directory), 2)
+    for shard in range(2):
+        owner = Owner(PosixFiles(directory / names.shard_folder(shard)))
+        rollout = next(f"r-{number}" for number in range(9) if shard_of(f"r-{number}", 2) == shard)
+        owner.send(Batch().commit(rollout, exchange(rollout)), 1, CLIENT)
+        owner.stop()
+    seal_at_rest(directory)
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A sealed run that was carried elsewhere and copied back: it has none of its owners' files."""
@@ -47,15 +58,7 @@ def test_a_copy_of_several_shards_that_lacks_its_markers_gets_no_other_ones(
     tmp_path: Path, shards: int, led: bool
 ) -> None:
     run = tmp_path / "run"
-    run.mkdir(0o700)
-    create_or_adopt_shards(str(run), 2)
-    source = tmp_path / "source"
-    source.mkdir()
-    for number in range(8):
-        line = {"model_call_id": f"{number}", "dialect": "chat", "request": {"n": number}, "response": {}}
-        (source / names.nemo_gym_file(f"{number}-0")).write_text(json.dumps(line) + "\n")
-    import_captures(source, run)
-    seal_at_rest(run)
+    seal_two_shards(run)
     for path in [path for path in run.rglob("*") if path.is_file() and "sealed-" not in str(path)]:
         if path.name != names.SEALED or not led:
             path.unlink()
@@ -143,14 +146,7 @@ def test_a_copy_without_its_marker_gets_no_other_one(copy: Path) -> None:
 
 def test_a_shard_that_was_not_copied_is_no_empty_shard(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    directory.mkdir(mode=0o700)
-    create_or_adopt_shards(str(directory), 2)
-    for shard in range(2):
-        owner = Owner(PosixFiles(directory / names.shard_folder(shard)))
-        rollout = next(f"r-{number}" for number in range(9) if shard_of(f"r-{number}", 2) == shard)
-        owner.send(Batch().commit(rollout, exchange(rollout)), 1, CLIENT)
-        owner.stop()
-    seal_at_rest(directory)
+    seal_two_shards(directory)
     carry_sealed(directory, f"file://{tmp_path}/copy")
     copy = tmp_path / "copy"
     shutil.rmtree(copy / "shard-001" / "sealed-00000002")
