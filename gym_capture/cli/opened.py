@@ -30,14 +30,14 @@ COMPLETED_LOG_BYTES = 64 << 20
 
 
 FILE_WIDTH = 160
-"""Columns of a file or a pipe, which has as many as a table needs."""
+"""Columns of a file or a pipe, which has as many as a table needs, unless `COLUMNS` says how many."""
 
 
 @contextmanager
 def looking(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Screen]:
     """The frame of a command that reads: a file that cannot be read is one clear message, a closed pipe an end."""
     with command(as_json=as_json, debug=debug, judges=judges) as screen:
-        if not screen.out.is_terminal:
+        if not screen.out.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
             screen.out.width = FILE_WIDTH
         try:
             yield screen
