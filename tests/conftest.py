@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from tests import cases, sharing
 from tests.ray_cluster import capture_config, namespace, ray_cluster
 
 __all__ = ["capture_config", "cases_dir", "namespace", "ray_cluster"]
+
+
+def pytest_configure() -> None:
+    """Let tables be as wide as their own rules say: processes that share tests are told a terminal's width."""
+    os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
