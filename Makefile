@@ -11,7 +11,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment run test lint format-check types imports wheel pytest damage limits format bench simulate \
+.PHONY: help environment run test lint format-check types imports wheel pytest conformance damage limits format bench simulate \
 	crash soak lock clean distclean
 
 help: ## list the targets
@@ -48,8 +48,11 @@ wheel: environment ## build the wheel, install it apart from this checkout, try 
 
 pytest: environment ## the tests alone
 	@echo "== pytest"
-	@$(PY) -m compileall -q gym_capture # for the hundreds of processes that tests start, where Python may keep no bytecode
+	@$(PY) -m compileall -q gym_capture tests # for the hundreds of processes that tests start, where Python may keep no bytecode
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+conformance: environment ## the transports' suite on real actors in all configurations, not the half (about 2 minutes)
+	@GYM_CAPTURE_EXHAUSTIVE=1 $(PY) -m pytest tests/actor/test_ray_conformance.py $(ARGS)
 
 damage: environment ## every case of damage to a directory's bytes, not a sample (about 15 minutes)
 	@GYM_CAPTURE_EXHAUSTIVE=1 $(PY) -m pytest --timeout 3600 tests/storage/test_damage_corpus.py tests/storage/test_repair.py $(ARGS)

@@ -191,23 +191,26 @@ class _Proxied:
         return Endpoint(self.proxy.host, self.proxy.port, found.token, found.run, found.epoch)
 
 
+exhaustive = pytest.mark.skipif(
+    "GYM_CAPTURE_EXHAUSTIVE" not in os.environ,
+    reason="tests/client/test_conformance.py has the stream in all configurations; make conformance has all here",
+)
+
+
+def some_of(*chosen: Configuration) -> list[Any]:
+    """All configurations, as a fixture's parameters: those that are not chosen run in `make conformance` alone."""
+    return [each if each in chosen else pytest.param(each, marks=exhaustive) for each in CONFIGURATIONS]
+
+
 class TestThroughRayCalls(TransportConformance):
-    @pytest.fixture(params=CONFIGURATIONS, ids=str)
+    @pytest.fixture(params=some_of(Configuration(1, True), Configuration(4, False)), ids=str)
     def owner(self, actors_of: ActorsOf, request: pytest.FixtureRequest) -> PipedOwners:
         configuration: Configuration = request.param
         return PipedOwners(actors_of(configuration.shards), configuration.history)
 
 
-exhaustive = pytest.mark.skipif(
-    "GYM_CAPTURE_EXHAUSTIVE" not in os.environ,
-    reason="tests/client/test_conformance.py has the stream in all configurations; set GYM_CAPTURE_EXHAUSTIVE=1",
-)
-
-
 class TestOverTheActorsStreams(TransportConformance):
-    @pytest.fixture(
-        params=[CONFIGURATIONS[0], *(pytest.param(each, marks=exhaustive) for each in CONFIGURATIONS[1:])], ids=str
-    )
+    @pytest.fixture(params=some_of(Configuration(1, True)), ids=str)
     def owner(self, actors_of: ActorsOf, request: pytest.FixtureRequest) -> Iterator[StreamedOwners]:
         configuration: Configuration = request.param
         owners = StreamedOwners(actors_of(configuration.shards), configuration.history)

@@ -8,12 +8,10 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import httpx2
-import openai
 import pytest
 
 import gym_capture
@@ -24,6 +22,13 @@ from gym_capture.integrations import httpx2 as over_httpx2
 from gym_capture.integrations.sdk import NO_KEY, anthropic_client, openai_client
 from tests.integrations.sdk_calls import CHAT, DIALECTS, TASK, ask_async, ask_blocking
 from tests.integrations.served_model import ServedModel, plain, without_nulls
+from tests.lazily import lazily
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+else:
+    anthropic, openai = lazily("anthropic"), lazily("openai")
 
 WAYS = ("base_url", "httpx", "httpx2")
 WAYS_AND_DIALECTS = [

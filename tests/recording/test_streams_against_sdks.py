@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lazily import lazily
 from tests.recording.streams import DONE, LIMIT, cut_places, event, named, see
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+else:
+    anthropic, openai = lazily("anthropic"), lazily("openai")
 
 _MESSAGES: list[Any] = [{"role": "user", "content": "hello"}]
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from pyarrow import fs
 from werkzeug.serving import make_server
 
@@ -34,6 +33,9 @@ class S3Server:
     """
 
     def __init__(self) -> None:
+        # Takes long to import, and each process that shares the tests imports this file.
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self._app: Any = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.requests: list[tuple[str, str]] = []
