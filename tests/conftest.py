@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,17 @@ __all__ = ["capture_config", "cases_dir", "namespace", "ray_cluster"]
 def pytest_configure() -> None:
     """Let tables be as wide as their own rules say: processes that share tests are told a terminal's width."""
     os.environ.pop("COLUMNS", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: the garbage collector looks for nothing in it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
