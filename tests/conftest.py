@@ -28,6 +28,9 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        # hypothesis, when it is imported, asks the collector who refers to what; of what is frozen it would not hear.
+        import hypothesis  # noqa: F401
+
         gc.freeze()
         gc.enable()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,17 +19,18 @@ import ray
 import gym_capture
 from tests.ray_cluster import wait_until
 
-ray.init(address="local", num_cpus=1, include_dashboard=False)
+_, directory, address, namespace = sys.argv
+ray.init(address=address, namespace=namespace)
 captures = []
 for transport in ("auto", "ray"):
     capture = gym_capture.start({
-        "model_call_capture_dir": f"{sys.argv[1]}/{transport}",
-        "capture": {"transport": transport, "endpoint": {"host": "127.0.0.1"}},
+        "model_call_capture_dir": f"{directory}/{transport}",
+        "capture": {"namespace": namespace, "transport": transport, "endpoint": {"host": "127.0.0.1"}},
     })
     captures.append(capture)
     assert capture.sync.record("0-0", {"dialect": "chat", "request": {}, "response": {}}) == 0
     capture.sync.stop()
-    wait_until(lambda: not ray.util.list_named_actors(all_namespaces=True), "the owner is gone")
+    wait_until(lambda: not ray.util.list_named_actors(), "the owner is gone")
 
 
 @ray.remote(num_cpus=0)
@@ -45,9 +47,12 @@ ray.shutdown()
 """
 
 
-def test_nothing_is_said_of_failed_or_retried_calls_after_a_clean_stop(tmp_path: Path) -> None:
+def test_nothing_is_said_of_failed_or_retried_calls_after_a_clean_stop(
+    ray_cluster: Any, namespace: str, tmp_path: Path
+) -> None:
+    address = ray_cluster.get_runtime_context().gcs_address
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", LIFE, str(tmp_path)],
+        [sys.executable, "-u", "-c", LIFE, str(tmp_path), address, namespace],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
