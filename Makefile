@@ -6,7 +6,7 @@ PY = $(VENV)/bin/python
 CHECKED = $(wildcard gym_capture tests benchmarks)
 # ARGS go to what a target runs: make run ARGS=collect.workers=2, make pytest ARGS='-k fencing'
 ARGS ?=
-# So many processes share the tests. More than there are cores: much of a test is waiting. make pytest ARGS='-n 0 --pdb' is one.
+# So many processes share the tests. One more than there are cores: some of a test is waiting. make pytest ARGS='-n 0 --pdb' is one.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
