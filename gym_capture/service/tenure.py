@@ -296,7 +296,11 @@ class Tenure:
         log = self.log
         if log is None:
             return
-        await self._executor.run(log.abandon)
+        try:
+            await self._executor.run(log.abandon)
+        except OSError as error:
+            # Some file systems tell at close of a write that failed. Nothing in that file counts any more.
+            logger.warning("the spent segment in %s was not closed (%s)", self._directory, error)
         while self.state is State.REOPENING:
             # At once at first; the pause grows until a group has been written again.
             pause = self._reopen_pause

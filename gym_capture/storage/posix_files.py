@@ -318,8 +318,9 @@ class PosixAppendFile:
     def close(self) -> None:
         """Give the descriptor back. Syncs nothing."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            # The system takes it back even where closing fails: closed again, it could be another file's by then.
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
 
 def _sync_entries(directory: str) -> None:

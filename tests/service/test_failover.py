@@ -13,6 +13,7 @@ from gym_capture.model.messages import Hello, Quiesce, Refused, decode_from_owne
 from gym_capture.model.rows import Outcome, Result
 from gym_capture.service.settings import OwnerSettings
 from gym_capture.service.state import State
+from gym_capture.testing import faulty_files
 from gym_capture.testing.faulty_files import FaultyDisk
 from gym_capture.testing.in_process import CUT, Way
 from tests.service.harness import (
@@ -59,6 +60,22 @@ async def test_a_segment_that_cannot_be_made_is_no_end(point: str) -> None:
         assert bench.service.tenure.reopened == 1
         assert merged_calls(await bench.service.merge("r")) == expected
     assert_acknowledged_is_kept(disk, {"r": expected})
+
+
+async def test_a_file_that_cannot_be_closed_after_a_failed_sync_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    disk = FaultyDisk()
+    async with serving(disk) as bench:
+        client = await bench.client()
+        await client.commit("r", "c0")
+        bench.files.fail_at("before sync")
+        monkeypatch.setattr(faulty_files._FaultyAppendFile, "close", fails)
+        assert await client.commit("r", "c1") == [Result(Outcome.APPLIED, 0, 1)]
+        assert bench.service.tenure.reopened == 1
+    assert_acknowledged_is_kept(disk, {"r": ["c0", "c1"]})
 
 
 async def test_a_full_disk_refuses_until_there_is_space_again() -> None:

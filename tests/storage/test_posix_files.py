@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -86,6 +87,23 @@ def test_many_buffers_and_short_writes_end_up_whole_and_in_order(
     file.close()
     assert (tmp_path / "x").read_bytes() == b"".join(buffers)
     assert max(asked) <= 1024
+
+
+def test_a_descriptor_whose_close_failed_is_not_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, closed = os.close, []
+
+    def fails(descriptor: int) -> None:
+        closed.append(descriptor)
+        real(descriptor)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    file = PosixFiles(tmp_path).create_append("x", "append")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", fails)
+        with pytest.raises(OSError, match="quota"):
+            file.close()
+        file.close()
+    assert len(closed) == 1
 
 
 def test_what_exists_is_not_created_again(tmp_path: Path) -> None:
