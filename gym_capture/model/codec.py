@@ -1,8 +1,9 @@
 """Frames and segment headers: how rows and payloads become bytes of the log, and back.
 
 A frame is one client batch (or one act of the owner): a fixed head, msgpack rows, then the payloads' bytes. All
-integers are little-endian. Two kinds of checksum (CRC-32C): one over the fixed head and the rows, and one per part,
-which stands in the rows. So a flipped bit in a payload costs one exchange and one in the rows at most one batch.
+integers are little-endian. Two kinds of checksum (CRC-32C): one over the run's uuid, the fixed head and the rows, and
+one per part, which stands in the rows. So a flipped bit in a payload costs one exchange and one in the rows at most one
+batch; and nobody who does not know the uuid can put bytes into a payload that pass for a frame.
 `docs/format.md` has the byte table and a worked example.
 """
 
@@ -19,7 +20,7 @@ import msgspec
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.model.rows import Row
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 FRAME_MAGIC = b"\xf7GCF"
 _FRAME = struct.Struct("<4sBBHIIQIII")
@@ -112,6 +113,7 @@ def decode_rows(data: bytes | memoryview) -> list[Row]:
 def encode_frame_head(
     rows: bytes,
     *,
+    run: bytes,
     kind: int,
     epoch: int,
     group: int,
@@ -120,9 +122,9 @@ def encode_frame_head(
     body_bytes: int,
     flags: int = 0,
 ) -> bytes:
-    """The fixed head for encoded `rows`, checksum included. The frame is this, `rows`, then the body."""
+    """The fixed head for encoded `rows` of a run (its 16-byte uuid). The frame is this, `rows`, then the body."""
     head = _FRAME.pack(FRAME_MAGIC, kind, flags, 0, epoch, group, sequence, row_count, len(rows), body_bytes)
-    crc = google_crc32c.extend(google_crc32c.value(head), rows)
+    crc = google_crc32c.extend(google_crc32c.value(run + head), rows)
     return head + _CRC.pack(crc)
 
 
@@ -137,10 +139,10 @@ def parse_frame_head(data: bytes | memoryview) -> FrameHead | None:
     return head if head.total_bytes <= MAX_FRAME_BYTES else None
 
 
-def head_matches(fixed: bytes | memoryview, rows: bytes | memoryview) -> bool:
-    """Whether the checksum in the fixed head fits it and the encoded rows."""
+def head_matches(fixed: bytes | memoryview, rows: bytes | memoryview, run: bytes) -> bool:
+    """Whether the checksum in the fixed head fits it, the encoded rows and the run (its 16-byte uuid)."""
     (expected,) = _CRC.unpack_from(fixed, _FRAME.size)
-    crc = google_crc32c.extend(google_crc32c.value(bytes(fixed[: _FRAME.size])), bytes(rows))
+    crc = google_crc32c.extend(google_crc32c.value(run + bytes(fixed[: _FRAME.size])), bytes(rows))
     return bool(crc == expected)
 
 

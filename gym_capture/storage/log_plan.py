@@ -15,9 +15,10 @@ from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
 from gym_capture.model.rows import CutRow, MembersRow, OpenRow, SealRow
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
-from gym_capture.storage.log_reader import Damage, read_frames, segment_source
+from gym_capture.storage.log_reader import Damage
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import LogEnd, beat_of, end_of_log
+from gym_capture.storage.segment_source import SegmentSource
 
 _PEEK_BYTES = 4096
 _WIDEST_GAP = 1000
@@ -182,7 +183,7 @@ def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
     if cut is not None and (name.number, SEGMENT_HEAD_BYTES) >= (cut.segment, cut.offset):
         return
     end = min(plan.sizes[name], plan.end(name))
-    for frame in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name, _PEEK_BYTES):
+    for frame in SegmentSource(files, name).frames(SEGMENT_HEAD_BYTES, end, window_bytes=_PEEK_BYTES):
         if isinstance(frame, Damage) or frame.head.flags & FrameFlag.FILLER:
             continue
         copied = bool(frame.head.flags & FrameFlag.COPIED)

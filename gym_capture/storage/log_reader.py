@@ -2,6 +2,9 @@
 
 It reads heads and skips bodies, a window at a time, so memory is bounded by the largest head. After damage it goes on
 at the next frame whose checksum fits. What is invalid up to the end is a tear: an append that never finished.
+
+Looking for that next frame goes through payloads, which a model may have written. What is found there has to fit the
+run's uuid, which no model sees, and to be later than all that was read: a payload can only repeat what was before it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from gym_capture.model.codec import (
     parse_frame_head,
 )
 from gym_capture.model.rows import Row
-from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.prefix_sums import STEP_BYTES, PrefixSums
 
@@ -62,18 +64,15 @@ class Damage(NamedTuple):
     kind: Literal["damage", "tear"]
 
 
-def segment_source(files: Files, segment: SegmentName) -> ReadAt:
-    """Read one segment of a directory."""
-    name = segment.file
-
-    def read_at(offset: int, length: int) -> bytes:
-        return files.read_at(name, offset, length)
-
-    return read_at
-
-
 def read_frames(
-    read_at: ReadAt, start: int, end: int, segment: SegmentName, window_bytes: int = WINDOW_BYTES
+    read_at: ReadAt,
+    start: int,
+    end: int,
+    segment: SegmentName,
+    run: bytes | None,
+    *,
+    window_bytes: int = WINDOW_BYTES,
+    last: FrameHead | None = None,
 ) -> Iterator[Frame | Damage]:
     """The frames between two offsets of a segment, in order, with the damage between them.
 
@@ -82,21 +81,24 @@ def read_frames(
         start: where the first frame begins (`SEGMENT_HEAD_BYTES`, or the end of a frame).
         end: nothing at or beyond it is read, and a frame that crosses it is torn.
         segment: which segment it is.
+        run: the run's 16-byte uuid; None: nobody knows it any more, and so nothing is a frame.
         window_bytes: how much is read at a time (a longer head is read whole).
+        last: the head of the frame before `start`, in this segment or an earlier one of its epoch, where it is known.
 
     Raises:
         FormatError: a frame whose checksum fits cannot be decoded; a newer version wrote it.
         OSError: the file could not be read.
     """
-    decoder = _Decoder(read_at, end, segment, window_bytes)
+    decoder = _Decoder(read_at, end, segment, run, window_bytes)
     at = start
     while at < end:
         frame = decoder.frame_at(at)
         if frame is not None:
             yield frame
             at = frame.end
+            last = frame.head if frame.head.sequence else last
             continue
-        found = decoder.next_frame(at)
+        found = decoder.next_frame(at, last)
         if found is None:
             yield Damage(at, end - at, "tear")
             return
@@ -121,10 +123,11 @@ def never_written(read_at: ReadAt, damage: Damage) -> bool:
 
 
 class _Decoder:
-    def __init__(self, read_at: ReadAt, end: int, segment: SegmentName, window_bytes: int) -> None:
+    def __init__(self, read_at: ReadAt, end: int, segment: SegmentName, run: bytes | None, window_bytes: int) -> None:
         self._read_at = read_at
         self._end = end
         self._segment = segment
+        self._run = run
         self._window_bytes = window_bytes
         self._window = b""
         self._window_start = 0
@@ -148,20 +151,19 @@ class _Decoder:
         body_offset = at + FRAME_HEAD_BYTES + head.head_bytes
         return Frame(head, rows, FrameRef(head.sequence, self._segment.epoch, self._segment.number, body_offset))
 
-    def next_frame(self, at: int) -> int | None:
-        """Where the first frame after the damaged one at `at` begins."""
+    def next_frame(self, at: int, last: FrameHead | None) -> int | None:
+        """Where the first frame after the damaged one at `at` begins; `last`: the head of the frame before it."""
         damaged = parse_frame_head(self._bytes(at, FRAME_HEAD_BYTES))
         if damaged is not None and damaged.head_bytes + damaged.body_bytes:
             # The lengths are usually right, and then payloads need not be searched (they may hold anything).
             behind = at + damaged.total_bytes
             if behind == self._end or (behind > self._end and self._matches(at, damaged)):
                 return None
-            if behind < self._end and self._head_at(behind) is not None:
+            if behind < self._end and self._follows(behind, last):
                 return behind
         at += 1
         if self._sums is None:
             self._sums = PrefixSums(self._read_at, at)
-        undecodable: int | None = None
         while at + FRAME_HEAD_BYTES <= self._end:
             self._fill(at, FRAME_HEAD_BYTES)
             found = self._window.find(FRAME_MAGIC, at - self._window_start)
@@ -170,21 +172,20 @@ class _Decoder:
                 at = max(at + 1, self._window_start + len(self._window) - len(FRAME_MAGIC) + 1)
                 continue
             at = self._window_start + found
-            head = self._head_at(at)
-            if head is not None:
-                if self._decodes(at, head):
-                    return at
-                # Searching goes through payloads, where a forgery may stand; it must not hide the frames behind it.
-                undecodable = at if undecodable is None else undecodable
+            if self._follows(at, last):
+                return at
             at += 1
-        return undecodable
+        return None
 
-    def _decodes(self, at: int, head: FrameHead) -> bool:
-        try:
-            rows = decode_rows(self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
-        except DamagedLog:
+    def _follows(self, at: int, last: FrameHead | None) -> bool:
+        """Whether a head stands at `at` that may come after `last`: (epoch, sequence) rise, copies before the rest.
+
+        One that does not was written before, and has since been read from the log into a payload.
+        """
+        head = self._head_at(at)
+        if head is None:
             return False
-        return len(rows) == head.rows and head.kind in _KINDS
+        return last is None or not head.sequence or (head.epoch, head.sequence) > (last.epoch, last.sequence)
 
     def _format_error(self, at: int, what: str) -> FormatError:
         return FormatError(f"{self._segment.file} at {at}: {what}", segment=self._segment, offset=at)
@@ -202,14 +203,14 @@ class _Decoder:
         return head if self._matches(at, head) else None
 
     def _matches(self, at: int, head: FrameHead) -> bool:
-        if at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
+        if self._run is None or at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
             return False
         fixed = self._bytes(at, FRAME_HEAD_BYTES)
         if self._sums is not None and head.head_bytes > STEP_BYTES:
             start = at + FRAME_HEAD_BYTES
-            crc = self._sums.continued(checksum(fixed[:-4]), start, start + head.head_bytes)
+            crc = self._sums.continued(checksum(self._run + fixed[:-4]), start, start + head.head_bytes)
             return crc == int.from_bytes(fixed[-4:], "little")
-        return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
+        return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes), self._run)
 
     def _bytes(self, at: int, length: int) -> bytes:
         """Bytes of the segment, fewer at the end of it."""

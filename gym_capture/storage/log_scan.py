@@ -10,9 +10,10 @@ from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, Fr
 from gym_capture.model.rows import MembersRow, Row, SealRow
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
-from gym_capture.storage.log_reader import Damage, Frame, ReadAt, never_written, read_frames, segment_source
+from gym_capture.storage.log_reader import Damage, Frame, never_written
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.recovery_report import Place, RecoveryReport
+from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.sequence_set import SequenceSet
 
 
@@ -59,11 +60,13 @@ class LogStart(NamedTuple):
 class _SegmentPass:
     """How far one segment was read, and what that showed."""
 
-    def __init__(self, name: SegmentName) -> None:
+    def __init__(self, name: SegmentName, source: SegmentSource) -> None:
         self.name = name
+        self.source = source
         self.at = SEGMENT_HEAD_BYTES
         self.started = False
         self.group = 0
+        self.last: FrameHead | None = None
         self.sealed_to = 0
         self.rollouts: dict[str, int] = {}
         self.listed: dict[str, int] | None = None
@@ -138,26 +141,25 @@ class LogScan:
         end = self.plan.end(name)
         if done is not None and done.at >= end and not done.unjudged:
             return
-        read_at = segment_source(self._files, name)
         if done is None:
-            done = self._passes[name] = _SegmentPass(name)
+            done = self._passes[name] = self._pass_over(name)
             self.report.segments += 1
             if self._begin is not None and name == self._begin.segment:
                 done.at = self._begin.start
                 done.rollouts = dict.fromkeys(self._begin.rollouts, 0)
-        if not done.started and not self._start(done, read_at):
+        if not done.started and not self._start(done):
             return
         # What stood in a segment that is gone may concern those before it and those after it.
         done.damaged |= self._after_gap == "damage"
         done.filled |= self._after_gap == "filler"
         self._after_gap = ""
-        yield from self._frames(done, read_at, end)
+        yield from self._frames(done, end)
         size = self.plan.sizes[name]
         if done.at > size and not done.short:
             # The last frame's head is there and its payload is not whole: that exchange is damaged, no other.
             done.short = True
             self.report.damages.append(Place(name, size, done.at - size))
-        if self._judge(done, read_at) or done.filled:
+        if self._judge(done) or done.filled:
             concerned = self._concerned(done)
             fresh = {rollout: found for rollout, found in concerned.items() if rollout not in done.marked}
             done.marked.update(fresh)
@@ -165,6 +167,12 @@ class LogScan:
                 self.report.affected.update(fresh)
             if fresh or done.lost_end:
                 yield DamagedHeads(name, fresh, done.lost_end)
+
+    def _pass_over(self, name: SegmentName) -> _SegmentPass:
+        done = _SegmentPass(name, SegmentSource(self._files, name))
+        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
+        done.last = before.last if before is not None else None
+        return done
 
     def _concerned(self, done: _SegmentPass) -> dict[str, int]:
         """The rollouts that a segment's damage may have cost something."""
@@ -191,8 +199,7 @@ class LogScan:
         if where is None:
             return None
         # It may stand beyond a cut that is being made: it was true when it was written, and is copied.
-        read_at, end = segment_source(self._files, where), self.plan.sizes.get(where, 0)
-        for item in read_frames(read_at, SEGMENT_HEAD_BYTES, end, where):
+        for item in SegmentSource(self._files, where).frames(SEGMENT_HEAD_BYTES, self.plan.sizes.get(where, 0)):
             for row in item.rows if isinstance(item, Frame) else ():
                 if type(row) is MembersRow and (row.epoch, row.segment) == name:
                     return dict.fromkeys(row.rollouts, 0)
@@ -206,10 +213,10 @@ class LogScan:
             return None
         return sorted({**(listed or {}), **(done.rollouts if done is not None else {})})
 
-    def _start(self, done: _SegmentPass, read_at: ReadAt) -> bool:
+    def _start(self, done: _SegmentPass) -> bool:
         """Read the header. False: there is none yet."""
         name = done.name
-        data = read_at(0, min(SEGMENT_HEAD_BYTES, self.plan.sizes[name]))
+        data = done.source.read_at(0, min(SEGMENT_HEAD_BYTES, self.plan.sizes[name]))
         if self.plan.is_open(name) and (len(data) < SEGMENT_HEAD_BYTES or not any(data)):
             # Created, and its first group not (or only in part) written or on disk.
             return self.plan.sizes[name] > SEGMENT_HEAD_BYTES
@@ -219,7 +226,7 @@ class LogScan:
         except FormatError:
             raise
         except DamagedLog:
-            # The name says what the header would; the frames have checksums of their own.
+            # The file's name and `RUN` say what the header would; the frames have checksums of their own.
             self.report.headers.append(name)
             return True
         if (head.epoch, head.number) != name:
@@ -237,16 +244,17 @@ class LogScan:
         self.run = head.run
         return True
 
-    def _frames(self, done: _SegmentPass, read_at: ReadAt, end: int) -> Iterator[Frame]:
+    def _frames(self, done: _SegmentPass, end: int) -> Iterator[Frame]:
         report = self.report
         waiting: list[Damage] = []
-        for item in read_frames(read_at, done.at, end, done.name):
+        for item in done.source.frames(done.at, end, last=done.last):
             if isinstance(item, Damage):
                 waiting.append(item)
                 continue
             head = item.head
             done.at = item.end
             done.group = head.group
+            done.last = head if head.sequence else done.last
             if waiting:
                 done.unjudged += [(damage, head.group) for damage in waiting]
                 waiting.clear()
@@ -269,7 +277,7 @@ class LogScan:
                     continue
                 self.seen.add(head.epoch, head.sequence)
             yield item
-        self._judge_end(done, waiting, end, read_at)
+        self._judge_end(done, waiting, end)
 
     def _note_rows(self, done: _SegmentPass, rows: list[Row]) -> None:
         note_rollouts(done.rollouts, rows)
@@ -279,7 +287,7 @@ class LogScan:
             elif type(row) is MembersRow and (row.epoch, row.segment) == done.name:
                 done.listed = dict.fromkeys(row.rollouts, 0)
 
-    def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int, read_at: ReadAt) -> None:
+    def _judge_end(self, done: _SegmentPass, waiting: list[Damage], end: int) -> None:
         """What is invalid up to the end: torn where the end is open, damage where all of it had been synced."""
         for place in done.tears:
             self.report.tears.remove(place)
@@ -292,11 +300,11 @@ class LogScan:
                 done.short = True
                 done.unjudged.append((damage, -1))
                 done.lost_end = self._is_last(done.name) and (
-                    self.plan.sizes[done.name] < end or never_written(read_at, damage)
+                    self.plan.sizes[done.name] < end or never_written(done.source.read_at, damage)
                 )
         self.report.tears += done.tears
 
-    def _judge(self, done: _SegmentPass, read_at: ReadAt) -> bool:
+    def _judge(self, done: _SegmentPass) -> bool:
         """Decide what the places between frames are. True: the segment has damaged heads."""
         still: list[tuple[Damage, int]] = []
         for damage, group_after in done.unjudged:
@@ -304,7 +312,7 @@ class LogScan:
                 self.plan.is_open(done.name)
                 and group_after == done.group
                 and damage.offset >= done.sealed_to
-                and never_written(read_at, damage)
+                and never_written(done.source.read_at, damage)
             ):
                 still.append((damage, group_after))
                 done.tears.append(Place(done.name, damage.offset, damage.length))
@@ -316,7 +324,7 @@ class LogScan:
         return done.damaged
 
     def _missing(self, name: SegmentName) -> Iterator[DamagedHeads]:
-        self._passes[name] = _SegmentPass(name)
+        self._passes[name] = self._pass_over(name)
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
         last = self._is_last(name)
         if last:

@@ -25,8 +25,9 @@ from gym_capture.model.codec import (
 )
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan
-from gym_capture.storage.log_reader import Damage, never_written, read_frames, segment_source
+from gym_capture.storage.log_reader import Damage, never_written
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.segments import SEAL_SEQUENCE
 
 _NO_ROWS = encode_rows([])
@@ -75,15 +76,15 @@ def find_mends(files: Files, plan: LogPlan) -> Iterator[Mend]:
 
 def _mend_of(files: Files, plan: LogPlan, name: SegmentName, last: bool) -> Mend | None:
     size, end = plan.sizes[name], plan.end(name)
-    read_at = segment_source(files, name)
-    mend = Mend(name, header=_header_damaged(read_at(0, SEGMENT_HEAD_BYTES)), end=size)
+    source = SegmentSource(files, name)
+    mend = Mend(name, header=_header_damaged(source.read_at(0, SEGMENT_HEAD_BYTES)), end=size)
     group = 0
-    for item in read_frames(read_at, SEGMENT_HEAD_BYTES, end, name):
+    for item in source.frames(SEGMENT_HEAD_BYTES, end):
         if not isinstance(item, Damage):
             group = item.head.group
             mend.end = max(mend.end, item.end)
         elif item.length >= MIN_FILLER_BYTES:
-            gone = item.kind == "tear" and last and (size < end or never_written(read_at, item))
+            gone = item.kind == "tear" and last and (size < end or never_written(source.read_at, item))
             mend.fillers.append((item.offset, item.length, group, gone))
             mend.end = max(mend.end, item.offset + item.length)
     return mend if mend.header or mend.fillers or mend.end > size else None
@@ -106,7 +107,7 @@ def mended_bytes(files: Files, mend: Mend, run: bytes) -> Iterator[bytes]:
     at = SEGMENT_HEAD_BYTES
     for offset, length, group, gone in mend.fillers:
         yield from _kept(files, mend, at, offset)
-        yield from _fillers(mend.segment.epoch, length, group, gone)
+        yield from _fillers(run, mend.segment.epoch, length, group, gone)
         at = offset + length
     yield from _kept(files, mend, at, mend.end)
 
@@ -120,7 +121,7 @@ def _kept(files: Files, mend: Mend, start: int, end: int) -> Iterator[bytes]:
         start += length
 
 
-def _fillers(epoch: int, length: int, group: int, gone: bool) -> Iterator[bytes]:
+def _fillers(run: bytes, epoch: int, length: int, group: int, gone: bool) -> Iterator[bytes]:
     while length:
         taken = min(length, MAX_FRAME_BYTES)
         if 0 < length - taken < MIN_FILLER_BYTES:
@@ -129,6 +130,7 @@ def _fillers(epoch: int, length: int, group: int, gone: bool) -> Iterator[bytes]
         flags = FrameFlag.FILLER | (FrameFlag.GONE if gone else 0)
         yield encode_frame_head(
             _NO_ROWS,
+            run=run,
             kind=FrameKind.OWNER,
             flags=flags,
             epoch=epoch,

@@ -39,13 +39,14 @@ from gym_capture.storage import fault_points, names
 from gym_capture.storage.checkpoint_writer import CheckpointWriter
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
-from gym_capture.storage.log_reader import Damage, Frame, never_written, read_frames, segment_source
+from gym_capture.storage.log_reader import Damage, Frame, never_written
 from gym_capture.storage.log_scan import LogFold, LogScan, note_rollouts
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.parts import part_intact, parts_of, read_body
 from gym_capture.storage.recovery_report import Place, RecoveryReport
 from gym_capture.storage.resume import open_log
+from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.segments import SEGMENT_BYTES, SegmentWriter, owner_frame
 
 _COPY_BYTES = 16 * 1024 * 1024
@@ -166,7 +167,7 @@ def _unopened(files: Files, plan: LogPlan, epoch: int) -> _Tail | None:
         name = SegmentName(epoch, number)
         if name not in plan.sizes:
             continue
-        for item in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, plan.end(name), name):
+        for item in SegmentSource(files, name).frames(SEGMENT_HEAD_BYTES, plan.end(name)):
             if isinstance(item, Damage):
                 tail.torn.append(Place(name, item.offset, item.length))
             elif item.head.flags & FrameFlag.COPIED:
@@ -180,7 +181,7 @@ def _unopened(files: Files, plan: LogPlan, epoch: int) -> _Tail | None:
 def _last_group(files: Files, name: SegmentName, end: int) -> _Tail:
     tail = _Tail(CutRow(name.epoch, name.number, SEGMENT_HEAD_BYTES))
     group = -1
-    for item in read_frames(segment_source(files, name), SEGMENT_HEAD_BYTES, end, name):
+    for item in SegmentSource(files, name).frames(SEGMENT_HEAD_BYTES, end):
         if isinstance(item, Damage):
             tail.damages.append(item)
             continue
@@ -247,7 +248,7 @@ def _judge_damages(files: Files, tail: _Tail, report: RecoveryReport, marks: dic
     report.tears += tail.torn
     for damage in tail.damages:
         place = Place(name, damage.offset, damage.length)
-        unwritten = damage.offset >= tail.sealed_to and never_written(segment_source(files, name), damage)
+        unwritten = damage.offset >= tail.sealed_to and never_written(SegmentSource(files, name).read_at, damage)
         if damage.kind == "tear" or unwritten:
             report.tears.append(place)
         else:
@@ -299,7 +300,7 @@ def _intact_copy(
         report.broken_parts += len(broken)
         for part in broken:
             where = Damage(frame.ref.body_offset + part.offset, part.length, "damage")
-            if not never_written(segment_source(files, SegmentName(frame.ref.epoch, frame.ref.segment)), where):
+            if not never_written(SegmentSource(files, SegmentName(frame.ref.epoch, frame.ref.segment)).read_at, where):
                 note_rollouts(marks, [row])
     flags = frame.head.flags | FrameFlag.COPIED
     if len(kept) < len(frame.rows):

@@ -166,6 +166,7 @@ class SegmentWriter:
             for (epoch, frame), (_, body_bytes) in zip(frames, sizes, strict=True):
                 head = encode_frame_head(
                     frame.rows,
+                    run=self._run,
                     kind=frame.kind,
                     flags=frame.flags,
                     epoch=epoch,
@@ -216,6 +217,7 @@ class SegmentWriter:
         encoded = encode_rows(rows)
         head = encode_frame_head(
             encoded,
+            run=self._run,
             kind=FrameKind.OWNER,
             epoch=self.epoch,
             group=self._group,

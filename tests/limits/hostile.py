@@ -28,6 +28,8 @@ from gym_capture.storage.owner_file import end_of_log, parse_owner
 from gym_capture.storage.run_marker import read_run
 from gym_capture.testing.faulty_files import FaultyDisk
 
+RUN = bytes(range(16))
+
 
 class Hostile(NamedTuple):
     """`make` builds input of about so many bytes, `parse` takes it. `size`: the smaller of the two that are timed."""
@@ -52,7 +54,7 @@ def quietly(parse: Callable[..., object]) -> Callable[[object], object]:
 
 def heads(size: int) -> bytes:
     """Model output that looks like heads of frames all over, each of which claims all the rest as its rows."""
-    one = encode_frame_head(b"", kind=1, epoch=1, group=1, sequence=1, row_count=1, body_bytes=0)
+    one = encode_frame_head(b"", run=RUN, kind=1, epoch=1, group=1, sequence=1, row_count=1, body_bytes=0)
     whole = bytearray()
     for at in range(0, size, len(one)):
         rows = max(0, size - at - len(one))
@@ -63,7 +65,8 @@ def heads(size: int) -> bytes:
 def search_for_frames(data: object) -> object:
     assert isinstance(data, bytes)
     whole = bytes(SEGMENT_HEAD_BYTES) + b"\0" * 64 + data
-    return list(read_frames(lambda at, n: whole[at : at + n], SEGMENT_HEAD_BYTES, len(whole), SegmentName(1, 0)))
+    end = len(whole)
+    return list(read_frames(lambda at, n: whole[at : at + n], SEGMENT_HEAD_BYTES, end, SegmentName(1, 0), RUN))
 
 
 def events(data: object) -> object:

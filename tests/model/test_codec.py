@@ -70,7 +70,11 @@ def read_frame(data: bytes) -> tuple[FrameHead, list[Row], bytes] | None:
     if head is None:
         return None
     encoded = data[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + head.head_bytes]
-    if len(encoded) < head.head_bytes or not head_matches(data, encoded) or len(data) < head.total_bytes:
+    if (
+        len(encoded) < head.head_bytes
+        or not head_matches(data, encoded, worked_example.RUN)
+        or len(data) < head.total_bytes
+    ):
         return None
     return head, decode_rows(encoded), data[FRAME_HEAD_BYTES + head.head_bytes : head.total_bytes]
 
@@ -90,6 +94,7 @@ def test_a_frame_comes_back(
     encoded = encode_rows(given_rows)
     fixed = encode_frame_head(
         encoded,
+        run=worked_example.RUN,
         kind=kind,
         flags=flags,
         epoch=epoch,
@@ -105,7 +110,7 @@ def test_a_frame_comes_back(
     assert head.total_bytes == len(fixed + encoded + body)
     assert read_frame(fixed + encoded + body) == frame
     assert parse_frame_head(memoryview(fixed)) == head
-    assert head_matches(memoryview(fixed), memoryview(encoded))
+    assert head_matches(memoryview(fixed), memoryview(encoded), worked_example.RUN)
 
 
 def test_no_truncated_frame_passes() -> None:
@@ -127,6 +132,16 @@ def test_no_flipped_bit_of_a_head_passes() -> None:
             assert read_frame(bytes(flipped)) is None
 
 
+def test_a_frame_of_another_run_is_none() -> None:
+    frame = worked_example.frame()
+    head = parse_frame_head(frame)
+    assert head is not None
+    rows = frame[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + head.head_bytes]
+    assert head_matches(frame, rows, worked_example.RUN)
+    for run in (bytes(16), b"", worked_example.RUN[:-1] + b"?"):
+        assert not head_matches(frame, rows, run)
+
+
 def test_a_flipped_bit_of_the_body_costs_its_part_only() -> None:
     frame = bytearray(worked_example.frame())
     frame[-1] ^= 1
@@ -139,14 +154,13 @@ def test_a_flipped_bit_of_the_body_costs_its_part_only() -> None:
 
 
 def test_a_head_that_announces_more_than_any_frame_holds_is_none() -> None:
-    fixed = encode_frame_head(
-        b"", kind=1, epoch=1, group=1, sequence=1, row_count=0, body_bytes=MAX_FRAME_BYTES - FRAME_HEAD_BYTES
-    )
-    assert parse_frame_head(fixed) is not None
-    fixed = encode_frame_head(
-        b"", kind=1, epoch=1, group=1, sequence=1, row_count=0, body_bytes=MAX_FRAME_BYTES - FRAME_HEAD_BYTES + 1
-    )
-    assert parse_frame_head(fixed) is None
+    def head(body_bytes: int) -> bytes:
+        return encode_frame_head(
+            b"", run=worked_example.RUN, kind=1, epoch=1, group=1, sequence=1, row_count=0, body_bytes=body_bytes
+        )
+
+    assert parse_frame_head(head(MAX_FRAME_BYTES - FRAME_HEAD_BYTES)) is not None
+    assert parse_frame_head(head(MAX_FRAME_BYTES - FRAME_HEAD_BYTES + 1)) is None
 
 
 @settings(deadline=None, max_examples=300)
@@ -193,10 +207,10 @@ def test_no_damaged_segment_header_passes() -> None:
 
 
 def test_a_segment_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_capture.model.codec.FORMAT_VERSION", 2)
+    monkeypatch.setattr("gym_capture.model.codec.FORMAT_VERSION", 3)
     data = worked_example.segment()
     monkeypatch.undo()
-    with pytest.raises(FormatError, match="format version 2, this gym_capture reads 1"):
+    with pytest.raises(FormatError, match="format version 3, this gym_capture reads 2"):
         parse_segment_head(data)
 
 

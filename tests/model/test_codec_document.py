@@ -17,9 +17,9 @@ from tests.model.worked_example import EXAMPLES
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"([\w ]+):\n\n```hex\n(.*?)```", re.DOTALL)
 GOLDEN = {
-    "segment header": "47435345470d0a1a010000000100000000000000101112131415161718191a1b1c1d1e1f5f2f1e0b",
+    "segment header": "47435345470d0a1a020000000100000000000000101112131415161718191a1b1c1d1e1ff2c4cce8",
     "frame": (
-        "f74743460100000001000000090000001100000000000000030000006400000008000000239ee48d939401c41000010203040506070809"
+        "f74743460100000001000000090000001100000000000000030000006400000008000000fda2811e939401c41000010203040506070809"
         "0a0b0c0d0e0f02019702a3372d3005a2633100cb41d954fc40200000009b03a3372d3005a26331c410202122232425262728292a2b2c2d"
         "2e2f92960000000101ced08b6829960202010707cecff7d56a0003000000807b2261223a317d"
     ),
@@ -37,7 +37,7 @@ GOLDEN = {
     ),
     "answers": "0c0000000000000093030292930000ff93000003",
 }
-"""What format version 1 and protocol version 2 are. A change here is another version, but for fields at a row's end."""
+"""What format version 2 and protocol version 2 are. A change here is another version, but for fields at a row's end."""
 
 
 def documented() -> dict[str, bytes]:

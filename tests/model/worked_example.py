@@ -39,7 +39,7 @@ def segment() -> bytes:
 def frame() -> bytes:
     rows = encode_rows(LOGGED)
     head = encode_frame_head(
-        rows, kind=FrameKind.BATCH, epoch=1, group=9, sequence=17, row_count=len(LOGGED), body_bytes=len(BODY)
+        rows, run=RUN, kind=FrameKind.BATCH, epoch=1, group=9, sequence=17, row_count=len(LOGGED), body_bytes=len(BODY)
     )
     return head + rows + BODY
 

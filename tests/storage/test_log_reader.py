@@ -53,7 +53,9 @@ def write(disk: FaultyDisk, frames: list[tuple[list[Row], list[bytes]]]) -> list
 
 
 def read(data: bytes, start: int = SEGMENT_HEAD_BYTES, window_bytes: int = 64) -> list[Frame | Damage]:
-    return list(read_frames(lambda at, n: data[at : at + n], start, len(data), SEGMENT, window_bytes))
+    return list(
+        read_frames(lambda at, n: data[at : at + n], start, len(data), SEGMENT, RUN.bytes, window_bytes=window_bytes)
+    )
 
 
 def segment_with(count: int, body: bytes = b"payload") -> tuple[bytes, list[Frame]]:
@@ -138,7 +140,7 @@ def test_the_next_frame_is_found_wherever_it_lies_in_the_window(window_bytes: in
 def test_a_frame_of_another_epoch_is_no_frame_of_this_segment() -> None:
     data, _ = segment_with(2)
     other = SegmentName(EPOCH + 1, 0)
-    found = list(read_frames(lambda at, n: data[at : at + n], SEGMENT_HEAD_BYTES, len(data), other))
+    found = list(read_frames(lambda at, n: data[at : at + n], SEGMENT_HEAD_BYTES, len(data), other, RUN.bytes))
     assert found == [Damage(SEGMENT_HEAD_BYTES, len(data) - SEGMENT_HEAD_BYTES, "tear")]
 
 
@@ -169,7 +171,7 @@ def test_bodies_are_skipped_not_loaded() -> None:
         asked.append(length)
         return data[at : at + length]
 
-    frames = list(read_frames(read_at, SEGMENT_HEAD_BYTES, len(data), SEGMENT, 4096))
+    frames = list(read_frames(read_at, SEGMENT_HEAD_BYTES, len(data), SEGMENT, RUN.bytes, window_bytes=4096))
     assert len(frames) == 4
     assert sum(asked) <= 5 * 4096
 
