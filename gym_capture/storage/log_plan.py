@@ -3,7 +3,8 @@
 A cut of an epoch ends it: what lies at or beyond its offset, and every later segment of that epoch, is not part of
 the log, whenever it was written. Each epoch's opening frame (and each further segment's first frame) repeats all cuts
 known so far; where two epochs disagree the later one is right. A clean stop's note says where its epoch
-ended, so that the loss of that end does not look like a log that never was longer.
+ended, and a checkpoint how long the log was at least, so that the loss of that does not look like a log that never was
+longer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameKind
 from gym_capture.model.rows import CutRow, MembersRow, OpenRow, SealRow
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
+from gym_capture.storage.log_floor import log_floor, reaches
 from gym_capture.storage.log_reader import Damage
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import LogEnd, beat_of, end_of_log
@@ -34,7 +36,9 @@ class LogPlan:
         cuts: by epoch.
         seals: how long finished segments are.
         listed_in: which segment's beginning lists the rollouts of an earlier one.
-        ends: where cleanly stopped epochs ended, as their owners noted it; their last segments count as sealed.
+        ends: where cleanly stopped epochs ended, as their owners noted it, and where the end is lost of one of which
+            something proves how long it was; their last segments count as sealed.
+        floors: up to where an epoch's log is known to have been synced, where all of that is still there.
     """
 
     epochs: list[int]
@@ -43,6 +47,7 @@ class LogPlan:
     seals: dict[SegmentName, int] = field(default_factory=dict)
     ends: dict[int, LogEnd] = field(default_factory=dict)
     listed_in: dict[SegmentName, SegmentName] = field(default_factory=dict)
+    floors: dict[int, LogEnd] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -79,6 +84,11 @@ class LogPlan:
         """Whether the segment may end in something that was not synced: an epoch's last one, without a cut."""
         last = self.numbers(name.epoch)[-1:]
         return name.epoch not in self.cuts and name not in self.seals and name.number in last
+
+    def synced_to(self, name: SegmentName) -> int:
+        """Bytes of a segment that are known to have been synced, whatever they are now; 0: of none it is known."""
+        floor = self.floors.get(name.epoch)
+        return floor.length if floor is not None and floor.segment == name.number else 0
 
     def ignored_bytes(self) -> int:
         """Bytes that are in segments and not in the log."""
@@ -148,6 +158,7 @@ def _plan(files: Files, listed: list[str], below_epoch: int | None, known: LogPl
             dict(known.seals),
             dict(known.ends),
             dict(known.listed_in),
+            dict(known.floors),
         )
         fresh = [
             name
@@ -162,6 +173,10 @@ def _plan(files: Files, listed: list[str], below_epoch: int | None, known: LogPl
             _collect(files, plan, name)
     for epoch, end in ends.items():
         _take_note(plan, epoch, end)
+    if known is None:
+        for epoch in epochs:
+            if epoch not in plan.cuts and epoch not in plan.ends:
+                _take_floor(files, plan, epoch, listed)
     return plan
 
 
@@ -170,9 +185,28 @@ def _noted_ends(files: Files, epochs: list[int]) -> dict[int, LogEnd]:
 
 
 def _take_note(plan: LogPlan, epoch: int, end: LogEnd) -> None:
-    held = max((LogEnd(name.number, size) for name, size in plan.sizes.items() if name.epoch == epoch), default=end)
-    if held > end:
+    held = _held(plan, epoch)
+    if held is not None and held > end:
         return  # a longer log than the note's did not end there
+    _end(plan, epoch, end)
+
+
+def _take_floor(files: Files, plan: LogPlan, epoch: int, listed: list[str]) -> None:
+    floor = log_floor(files, epoch, listed)
+    held = _held(plan, epoch) or LogEnd(0, 0)
+    if floor is None:
+        return
+    if held >= floor:
+        plan.floors[epoch] = floor
+    elif not reaches(files, epoch, floor):
+        _end(plan, epoch, floor)  # else it grew since it was measured
+
+
+def _held(plan: LogPlan, epoch: int) -> LogEnd | None:
+    return max((LogEnd(name.number, size) for name, size in plan.sizes.items() if name.epoch == epoch), default=None)
+
+
+def _end(plan: LogPlan, epoch: int, end: LogEnd) -> None:
     plan.ends[epoch] = end
     if end.length:
         plan.seals[SegmentName(epoch, end.segment)] = end.length

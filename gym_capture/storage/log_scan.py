@@ -172,6 +172,7 @@ class LogScan:
         done = _SegmentPass(name, SegmentSource(self._files, name))
         before = self._passes.get(SegmentName(name.epoch, name.number - 1))
         done.last = before.last if before is not None else None
+        done.sealed_to = self.plan.synced_to(name)
         return done
 
     def _concerned(self, done: _SegmentPass) -> dict[str, int]:
@@ -293,14 +294,18 @@ class LogScan:
             self.report.tears.remove(place)
         done.tears.clear()
         for damage in waiting:
-            if self.plan.is_open(done.name):
+            # What was synced is no append that never finished; nobody has listed yet whose rows an open end had.
+            open_end = self.plan.is_open(done.name)
+            if open_end and damage.offset >= done.sealed_to:
                 done.tears.append(Place(done.name, damage.offset, damage.length))
             else:
                 done.at = end
                 done.short = True
                 done.unjudged.append((damage, -1))
                 done.lost_end = self._is_last(done.name) and (
-                    self.plan.sizes[done.name] < end or never_written(done.source.read_at, damage)
+                    open_end
+                    or self.plan.sizes[done.name] < end
+                    or never_written(done.source.read_at, damage)
                 )
         self.report.tears += done.tears
 

@@ -132,7 +132,10 @@ def recover(
 
 
 def _find_tail(files: Files, plan: LogPlan, epoch: int, *, may_have_opened: bool) -> _Tail:
-    """The last group of an uncut epoch: in its last segment that has a frame at all. None after a clean stop."""
+    """The last group of an uncut epoch: in its last segment that has a frame at all. None after a clean stop.
+
+    None either where its end is lost, which was acknowledged: the cut says how long it was, so nobody forgets the loss.
+    """
     noted = plan.ends.get(epoch)
     if noted is not None:
         return _Tail(CutRow(epoch, noted.segment, noted.length))
@@ -151,6 +154,10 @@ def _find_tail(files: Files, plan: LogPlan, epoch: int, *, may_have_opened: bool
             break
         # A segment is begun when all before it is synced, so this one's first group never was.
         torn += [Place(name, damage.offset, damage.length) for damage in found.damages]
+    floor = plan.floors.get(epoch)
+    if floor is not None and (tail.cut.segment, tail.frames[-1].end if tail.frames else 0) < floor:
+        return _Tail(CutRow(epoch, *floor))
+    tail.sealed_to = max(tail.sealed_to, plan.synced_to(SegmentName(epoch, tail.cut.segment)))
     tail.torn = torn
     return tail
 

@@ -1,21 +1,28 @@
-"""The end of a log that was stopped cleanly is gone: whoever reads or continues it says so, at once and for good."""
+"""The end of a log is gone, and something proves that it was there: whoever reads or continues it says so, at once and
+for good.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
-from gym_capture.model.codec import SEGMENT_HEAD_BYTES
+from gym_capture.model.codec import FRAME_HEAD_BYTES, SEGMENT_HEAD_BYTES
 from gym_capture.model.ledger import Ledger
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.log_plan import plan_log
+from gym_capture.storage.log_reader import Frame
 from gym_capture.storage.log_scan import replay_log, scan_log
 from gym_capture.storage.names import SegmentName
-from gym_capture.storage.owner_file import LogEnd, end_of_log, is_stopped, owner_state, stop_note
+from gym_capture.storage.owner_file import Endpoint, LogEnd, end_of_log, is_stopped, owner_state, stop_note
+from gym_capture.storage.repair import repair
+from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
-from tests.storage.owners import OTHER_CLIENT, Batch, Owner, calls, exchange
+from gym_capture.testing.manual_clock import ManualClock
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, calls, exchange, identity
 
 EPOCH = 1
 
@@ -33,6 +40,19 @@ def stopped(segment_bytes: int = 1500) -> FaultyDisk:
     return disk
 
 
+def killed(segment_bytes: int = 1500) -> FaultyDisk:
+    """The same epoch, whose owner was killed after its checkpoint."""
+    disk = FaultyDisk()
+    owner = Owner(disk.view(), segment_bytes=segment_bytes)
+    owner.send(Batch().commit("early", exchange("early")), 1)
+    for number in range(2, 9):
+        owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
+    owner.send(Batch().clear("late", "clear-1"), 9)
+    owner.send(Batch().commit("r", exchange("last")).commit("late", exchange("late")), 10)
+    owner.checkpoint()
+    return disk
+
+
 def segments(disk: FaultyDisk) -> list[SegmentName]:
     return [name for name in names.segments_in(disk.view().names()) if name.epoch == EPOCH]
 
@@ -45,15 +65,16 @@ def empty_last(disk: FaultyDisk) -> None:
     disk.put(segments(disk)[-1].file, b"")
 
 
-def halve_last(disk: FaultyDisk) -> None:
-    name = segments(disk)[-1].file
-    data = disk.content(name)
-    disk.put(name, data[: len(data) // 2])
-
-
 def zero_last(disk: FaultyDisk) -> None:
     name = segments(disk)[-1].file
     disk.put(name, bytes(len(disk.content(name))))
+
+
+def keep_half_a_head(disk: FaultyDisk) -> None:
+    name = segments(disk)[-1]
+    *_, last = SegmentSource(disk.view(), name).frames(SEGMENT_HEAD_BYTES, len(disk.content(name.file)))
+    assert isinstance(last, Frame)
+    disk.put(name.file, disk.content(name.file)[: last.offset + FRAME_HEAD_BYTES // 2])
 
 
 def shorten_to_the_header(disk: FaultyDisk) -> None:
@@ -66,9 +87,10 @@ def delete_all(disk: FaultyDisk) -> None:
         disk.view().remove(name.file)
 
 
-LOSSES = [delete_last, empty_last, halve_last, zero_last, shorten_to_the_header, delete_all]
+LOSSES = [delete_last, empty_last, keep_half_a_head, zero_last, shorten_to_the_header, delete_all]
 each_loss = pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
 one_or_many = pytest.mark.parametrize("segment_bytes", [1500, 1 << 20], ids=["many segments", "one segment"])
+each_end = pytest.mark.parametrize("ended", [stopped, killed], ids=lambda ended: ended.__name__)
 
 
 def fold(disk: FaultyDisk) -> Ledger:
@@ -77,10 +99,13 @@ def fold(disk: FaultyDisk) -> Ledger:
     return ledger
 
 
+@each_end
 @one_or_many
 @each_loss
-def test_verify_of_the_directory_at_rest_is_unsound(lose: Callable[[FaultyDisk], None], segment_bytes: int) -> None:
-    disk = stopped(segment_bytes)
+def test_verify_of_the_directory_at_rest_is_unsound(
+    lose: Callable[[FaultyDisk], None], segment_bytes: int, ended: Callable[[int], FaultyDisk]
+) -> None:
+    disk = ended(segment_bytes)
     assert (len(segments(disk)) > 2) == (segment_bytes == 1500)
     assert CaptureStore(disk.view()).verify().sound
     last = segments(disk)[-1]
@@ -91,15 +116,16 @@ def test_verify_of_the_directory_at_rest_is_unsound(lose: Callable[[FaultyDisk],
     assert report.log.tears == []
 
 
+@each_end
 @one_or_many
 @each_loss
 def test_every_rollout_that_may_have_had_rows_there_is_marked_and_nothing_lost_is_given_out_again_unnoticed(
-    lose: Callable[[FaultyDisk], None], segment_bytes: int
+    lose: Callable[[FaultyDisk], None], segment_bytes: int, ended: Callable[[int], FaultyDisk]
 ) -> None:
-    disk = stopped(segment_bytes)
+    disk = ended(segment_bytes)
     lose(disk)
     known = sorted(fold(disk).rollouts)
-    owner = Owner(disk.view(), "second")
+    owner = Owner(disk.view(), "second", takeover=True)
     assert owner.report.damaged
     assert {rollout: owner.ledger.view(rollout).reasons for rollout in known} == {key: {"damaged": 1} for key in known}
     # What comes of `late` now is no complete evidence, and its next generation is a new one.
@@ -121,9 +147,12 @@ def test_every_rollout_that_may_have_had_rows_there_is_marked_and_nothing_lost_i
     assert EPOCH in [place.segment.epoch for place in report.log.damages]
 
 
+@each_end
 @each_loss
-def test_a_store_calls_no_rollout_complete_either_whose_rows_may_be_gone(lose: Callable[[FaultyDisk], None]) -> None:
-    disk = stopped()
+def test_a_store_calls_no_rollout_complete_either_whose_rows_may_be_gone(
+    lose: Callable[[FaultyDisk], None], ended: Callable[[], FaultyDisk]
+) -> None:
+    disk = ended()
     beside = "beside"
     disk.put(names.nemo_gym_file(beside), b"{}\n")
     assert not CaptureStore(disk.view()).is_incomplete("nowhere")
@@ -133,6 +162,132 @@ def test_a_store_calls_no_rollout_complete_either_whose_rows_may_be_gone(lose: C
         assert store.is_incomplete(rollout), rollout
         assert store.evidence(rollout).incomplete == {"damaged": 1}, rollout
     assert not store.is_incomplete(beside)
+
+
+def flip_in_the_last_frame(disk: FaultyDisk) -> None:
+    name = segments(disk)[-1]
+    *_, last = SegmentSource(disk.view(), name).frames(SEGMENT_HEAD_BYTES, len(disk.content(name.file)))
+    assert isinstance(last, Frame)
+    disk.flip_bit(name.file, (last.offset + FRAME_HEAD_BYTES + 1) * 8)
+
+
+def test_a_last_payload_that_is_cut_off_costs_that_exchange_and_no_other() -> None:
+    disk = killed()
+    name = segments(disk)[-1].file
+    disk.put(name, disk.content(name)[:-1])
+    assert not CaptureStore(disk.view()).verify().sound
+    assert not CaptureStore(disk.view()).is_incomplete("nowhere")
+    owner = Owner(disk.view(), "second", takeover=True)
+    assert [calls(owner.ledger, rollout)[-1] for rollout in ("early", "r", "late")] == ["early", "last", "late"]
+    assert owner.ledger.view("nowhere").reasons is None
+    owner.stop()
+    store = CaptureStore(disk.view())
+    assert [each["model_call_id"] for each in store.read("r")][-1] == "last"
+    assert store.read_available("late") == ([], 1)
+
+
+@one_or_many
+def test_a_damaged_last_frame_of_a_killed_owner_is_no_tear_where_a_checkpoint_holds_it(segment_bytes: int) -> None:
+    disk = killed(segment_bytes)
+    flip_in_the_last_frame(disk)
+    report = CaptureStore(disk.view()).verify()
+    assert not report.sound
+    assert report.log.tears == []
+    assert CaptureStore(disk.view(), checkpoints=False).is_incomplete("nowhere")
+    owner = Owner(disk.view(), "second", takeover=True, checkpoints=False)
+    assert {rollout: owner.ledger.view(rollout).reasons for rollout in ("early", "r", "late")} == dict.fromkeys(
+        ("early", "r", "late"), {"damaged": 1}
+    )
+    owner.stop()
+    assert fold(disk).view("nowhere").reasons == {"damaged": 1}
+
+
+def test_what_came_behind_the_last_checkpoint_may_be_torn_as_ever() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.send(Batch().commit("r", exchange("one")), 1)
+    owner.checkpoint()
+    whole = len(disk.content(segments(disk)[-1].file))
+    owner.append(Batch().commit("r", exchange("two")), 2)
+    name = segments(disk)[-1].file
+    data = disk.content(name)
+    for end in (whole, whole + 1, len(data) - 1):
+        disk.put(name, data[:end])
+        report = CaptureStore(disk.view()).verify()
+        assert report.sound
+        assert sum(tear.length for tear in report.log.tears) == end - whole
+    after = Owner(disk.view(), "second", takeover=True)
+    assert (calls(after.ledger, "r"), after.ledger.view("r").reasons) == (["one"], None)
+
+
+def test_an_owner_that_told_its_endpoint_had_an_opening() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    assert CaptureStore(disk.view()).verify().sound
+    owner.ownership.publish(Endpoint("127.0.0.1", 4711))
+    assert CaptureStore(disk.view()).verify().sound
+    disk.view().remove(segments(disk)[0].file)
+    report = CaptureStore(disk.view()).verify()
+    assert [place.segment for place in report.log.damages] == [SegmentName(EPOCH, 0)]
+    after = Owner(disk.view(), "second", takeover=True)
+    assert after.ledger.view("nowhere").reasons == {"damaged": 1}
+    after.stop()
+    assert not CaptureStore(disk.view()).verify().sound
+
+
+def test_a_checkpoint_that_is_damaged_or_of_another_run_proves_nothing() -> None:
+    for spoil in ("flip", "run"):
+        disk = killed()
+        name = names.checkpoints_in(disk.view().names())[-1].file
+        if spoil == "flip":
+            disk.flip_bit(name, 8 * len(disk.content(name)) - 1)
+            delete_last(disk)
+        else:
+            disk.put(name, killed().content(name))
+        assert plan_log(disk.view()).ends == {}, spoil
+        assert plan_log(disk.view()).floors == {}, spoil
+
+
+def test_a_repair_keeps_what_a_checkpoint_proved() -> None:
+    for lose in LOSSES:
+        disk = killed()
+        lose(disk)
+        clock = ManualClock()
+        for _ in range(2):
+            repair(
+                disk.view(),
+                identity("repair"),
+                lambda _: nullcontext(),
+                clock=clock,
+                wait=clock.advance,
+                new_token=lambda: "secret",
+            )
+            assert fold(disk).view("nowhere").reasons == {"damaged": 1}, lose.__name__
+        owner = Owner(disk.view(), "second", takeover=True)
+        assert owner.ledger.view("nowhere").reasons == {"damaged": 1}, lose.__name__
+
+
+def test_a_live_store_that_looks_while_a_checkpoint_is_written_takes_no_size_from_before_it() -> None:
+    disk = FaultyDisk()
+    owner = Owner(disk.view())
+    owner.send(Batch().commit("r", exchange("one")), 1)
+    files = disk.view()
+    real = files.size
+
+    def goes_on_when_it_was_measured(name: str) -> int:
+        size = real(name)
+        if name.startswith("segment"):
+            files.size = real  # type: ignore[method-assign]
+            owner.send(Batch().commit("r", exchange("two")), 2)
+            owner.checkpoint()
+        return size
+
+    files.size = goes_on_when_it_was_measured  # type: ignore[method-assign]
+    store = CaptureStore(files)
+    assert not store.report.damaged
+    store.refresh()
+    assert [each["model_call_id"] for each in store.read("r")] == ["one", "two"]
+    assert not store.report.damaged
 
 
 def test_of_two_stopped_epochs_the_loss_of_the_first_ones_end_is_seen_too() -> None:
