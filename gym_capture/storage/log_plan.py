@@ -39,6 +39,7 @@ class LogPlan:
         ends: where cleanly stopped epochs ended, as their owners noted it, and where the end is lost of one of which
             something proves how long it was; their last segments count as sealed.
         floors: up to where an epoch's log is known to have been synced, where all of that is still there.
+        opened: the epochs whose own opening is part of the log.
     """
 
     epochs: list[int]
@@ -48,6 +49,22 @@ class LogPlan:
     ends: dict[int, LogEnd] = field(default_factory=dict)
     listed_in: dict[SegmentName, SegmentName] = field(default_factory=dict)
     floors: dict[int, LogEnd] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
+    _numbers: dict[int, set[int]] = field(init=False, default_factory=dict)
+    _last: dict[int, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*self.sizes, *self.seals):
+            self._note(name)
+
+    def _note(self, name: SegmentName) -> None:
+        self._numbers.setdefault(name.epoch, set()).add(name.number)
+        self._last[name.epoch] = max(name.number, self._last.get(name.epoch, -1))
+
+    def seal(self, name: SegmentName, length: int) -> None:
+        """A segment was finished at so many bytes; there may be no such file."""
+        self.seals[name] = length
+        self._note(name)
 
     @property
     def settled(self) -> bool:
@@ -58,16 +75,14 @@ class LogPlan:
         """The segments that an epoch should have, as far as they count."""
         cut = self.cuts.get(epoch)
         if cut is None:
-            known = [name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch]
-            return range(max(known, default=-1) + 1)
+            return range(self._last.get(epoch, -1) + 1)
         return range(cut.segment + (cut.offset > SEGMENT_HEAD_BYTES))
 
     def walk(self, epoch: int) -> Iterator[int]:
         """`numbers`, without the inside of gaps that no log can have: a number may be damaged too, and cost no more."""
         numbers = self.numbers(epoch)
-        known = {name.number for name in (*self.sizes, *self.seals) if name.epoch == epoch}
         expected = 0
-        for number in [*sorted(each for each in known if each in numbers), numbers.stop]:
+        for number in [*sorted(each for each in self._numbers.get(epoch, ()) if each in numbers), numbers.stop]:
             yield from range(expected, min(number, expected + _WIDEST_GAP))
             if number < numbers.stop:
                 yield number
@@ -89,6 +104,11 @@ class LogPlan:
         """Bytes of a segment that are known to have been synced, whatever they are now; 0: of none it is known."""
         floor = self.floors.get(name.epoch)
         return floor.length if floor is not None and floor.segment == name.number else 0
+
+    def held(self, epoch: int) -> LogEnd | None:
+        """The last segment of an epoch that is there, and its bytes now."""
+        there = (SegmentName(epoch, number) for number in self._numbers.get(epoch, ()))
+        return max((LogEnd(name.number, self.sizes[name]) for name in there if name in self.sizes), default=None)
 
     def ignored_bytes(self) -> int:
         """Bytes that are in segments and not in the log."""
@@ -159,6 +179,7 @@ def _plan(files: Files, listed: list[str], below_epoch: int | None, known: LogPl
             dict(known.ends),
             dict(known.listed_in),
             dict(known.floors),
+            set(known.opened),
         )
         fresh = [
             name
@@ -185,7 +206,7 @@ def _noted_ends(files: Files, epochs: list[int]) -> dict[int, LogEnd]:
 
 
 def _take_note(plan: LogPlan, epoch: int, end: LogEnd) -> None:
-    held = _held(plan, epoch)
+    held = plan.held(epoch)
     if held is not None and held > end:
         return  # a longer log than the note's did not end there
     _end(plan, epoch, end)
@@ -193,7 +214,7 @@ def _take_note(plan: LogPlan, epoch: int, end: LogEnd) -> None:
 
 def _take_floor(files: Files, plan: LogPlan, epoch: int, listed: list[str]) -> None:
     floor = log_floor(files, epoch, listed)
-    held = _held(plan, epoch) or LogEnd(0, 0)
+    held = plan.held(epoch) or LogEnd(0, 0)
     if floor is None:
         return
     if held >= floor:
@@ -202,14 +223,10 @@ def _take_floor(files: Files, plan: LogPlan, epoch: int, listed: list[str]) -> N
         _end(plan, epoch, floor)  # else it grew since it was measured
 
 
-def _held(plan: LogPlan, epoch: int) -> LogEnd | None:
-    return max((LogEnd(name.number, size) for name, size in plan.sizes.items() if name.epoch == epoch), default=None)
-
-
 def _end(plan: LogPlan, epoch: int, end: LogEnd) -> None:
     plan.ends[epoch] = end
     if end.length:
-        plan.seals[SegmentName(epoch, end.segment)] = end.length
+        plan.seal(SegmentName(epoch, end.segment), end.length)
 
 
 def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
@@ -226,9 +243,12 @@ def _collect(files: Files, plan: LogPlan, name: SegmentName) -> None:
             return
         for row in told:
             if isinstance(row, SealRow):
-                plan.seals.setdefault(SegmentName(row.epoch, row.segment), row.length)
+                sealed = SegmentName(row.epoch, row.segment)
+                plan.seal(sealed, plan.seals.get(sealed, row.length))
             elif isinstance(row, MembersRow):
                 plan.listed_in.setdefault(SegmentName(row.epoch, row.segment), name)
+            elif isinstance(row, OpenRow) and not copied:
+                plan.opened.add(row.epoch)
             elif isinstance(row, CutRow) and row.epoch < name.epoch and not copied:
                 # A copied opening says what its own epoch knew; the copying epoch repeats it if it was true.
                 plan.cuts.setdefault(row.epoch, row)

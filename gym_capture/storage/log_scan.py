@@ -303,9 +303,7 @@ class LogScan:
                 done.short = True
                 done.unjudged.append((damage, -1))
                 done.lost_end = self._is_last(done.name) and (
-                    open_end
-                    or self.plan.sizes[done.name] < end
-                    or never_written(done.source.read_at, damage)
+                    open_end or self.plan.sizes[done.name] < end or never_written(done.source.read_at, damage)
                 )
         self.report.tears += done.tears
 

@@ -50,6 +50,10 @@ from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.segments import SEGMENT_BYTES, SegmentWriter, owner_frame
 
 _COPY_BYTES = 16 * 1024 * 1024
+REPEATED_OPENINGS = 16
+"""A cut stands in so many openings, and in what segments begin with meanwhile: the loss of some forgets no cut, and a
+log does not grow with the square of its epochs. (An opening behind which nothing came is cut off with the last group;
+what it said is said again until one stays.)"""
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ def recover(
             f"the segments in {files.directory} belong to run {scan.run.hex()}, its {names.RUN} file says "
             f"{ownership.run.hex}. Nothing was written; restore the file or choose another directory.",
         )
-    cuts = [plan.cuts[earlier] for earlier in sorted(plan.cuts)]
+    cuts = _repeated(plan, {tail.cut.epoch for tail in tails})
     writer = SegmentWriter(files, ownership.run.bytes, epoch, segment_bytes=segment_bytes)
     try:
         marks = _copy_tails(files, tails, scan, writer, fold)
@@ -129,6 +133,14 @@ def recover(
     first = scan.last_sequence + 1
     checkpoint_writer = CheckpointWriter(files, ownership.run.bytes, epoch, scan.seen, first, checkpoint)
     return Recovered(writer, scan.report, checkpoint_writer)
+
+
+def _repeated(plan: LogPlan, fresh: set[int]) -> list[CutRow]:
+    """The cuts that an opening says: those that the last openings made, and the new ones."""
+    # The opening of one that is only now cut may be in the group that is cut off.
+    opened = sorted(plan.opened - fresh)
+    oldest = opened[-REPEATED_OPENINGS] if len(opened) >= REPEATED_OPENINGS else 0
+    return [plan.cuts[epoch] for epoch in sorted(plan.cuts) if epoch >= oldest]
 
 
 def _find_tail(files: Files, plan: LogPlan, epoch: int, *, may_have_opened: bool) -> _Tail:
