@@ -113,6 +113,7 @@ def recover(
     tails = [_find_tail(files, plan, earlier, may_have_opened=earlier == uncut[0]) for earlier in uncut]
     for tail in tails:
         plan.cuts[tail.cut.epoch] = tail.cut
+        _keep_lists(plan, tail.frames)
     concerned = {rollout for tail in tails for frame in tail.frames for rollout in rollouts_of(frame.rows)}
     concerned.update(*(tail.rollouts for tail in tails if tail.damages))
     scan, fold, checkpoint = open_log(files, plan, ledger, checkpoints=checkpoints, needed=concerned)
@@ -133,6 +134,15 @@ def recover(
     first = scan.last_sequence + 1
     checkpoint_writer = CheckpointWriter(files, ownership.run.bytes, epoch, scan.seen, first, checkpoint)
     return Recovered(writer, scan.report, checkpoint_writer)
+
+
+def _keep_lists(plan: LogPlan, frames: list[Frame]) -> None:
+    """Whose rows a segment has stands at its own end, too, which is cut off and copied."""
+    for frame in frames:
+        for row in frame.rows:
+            if type(row) is MembersRow:
+                where = SegmentName(frame.ref.epoch, frame.ref.segment)
+                plan.listed_in.setdefault(SegmentName(row.epoch, row.segment), where)
 
 
 def _repeated(plan: LogPlan, fresh: set[int]) -> list[CutRow]:

@@ -27,6 +27,7 @@ from tests.storage.damage_corpus import (
     known_exchanges,
     log_damages,
     removed,
+    rewritten,
     said,
     sampled,
     segments,
@@ -106,6 +107,21 @@ def test_an_owner_that_recovers_says_what_a_reader_says_before_and_after(
         assert said(owner.ledger) == said(before_owner), damage.label
         owner.stop()
         assert said(fold(after)[0]) == said(owner.ledger), damage.label
+
+
+def test_whose_rows_a_segment_has_is_known_though_its_own_list_is_cut_off(stopped: FaultyDisk) -> None:
+    """The clean stop's note does not count where the segment is longer; so its last group, the seal, is copied."""
+    last = segments(stopped)[-1].file
+    after = stopped.copy()
+    rewritten("prepend to", last, lambda data: b"\0" + data).apply(after)
+    before_owner, _ = fold(after)
+    marked = [rollout for rollout in ROLLOUTS if "damaged" in (before_owner.view(rollout).reasons or {})]
+    assert "d" in marked
+    assert "nowhere" not in marked
+    owner = Owner(after.view(), "next")
+    assert said(owner.ledger) == said(before_owner)
+    owner.stop()
+    assert said(fold(after)[0]) == said(owner.ledger)
 
 
 def test_of_a_log_that_died_only_its_end_may_be_missing_unsaid(cases: list[Damage]) -> None:
