@@ -10,6 +10,7 @@ from unittest import mock
 from gym_capture.client import core as client_core
 from gym_capture.client.contact import Contact
 from gym_capture.client.history_book import HistoryBook, Turn
+from gym_capture.model import codec
 from gym_capture.model import ledger as ledger_module
 from gym_capture.model import rows as row_kinds
 from gym_capture.model.codec import FrameHead, FrameRef, PendingFrame
@@ -18,6 +19,7 @@ from gym_capture.model.messages import BeatReply, Welcome
 from gym_capture.model.rollout_state import RolloutState
 from gym_capture.service.group_commit import Done, GroupCommit
 from gym_capture.service.owned_log import OwnedLog
+from gym_capture.storage import log_reader, segments
 from gym_capture.storage.segments import SegmentWriter
 
 Patch = tuple[Any, str, Any]
@@ -163,6 +165,19 @@ def history_numbers_used_again() -> list[Patch]:
     return [(HistoryBook, "turn", numbered_anew)]
 
 
+def frames_known_by_their_form() -> list[Patch]:
+    """A frame's checksum is one that whoever writes a payload can reckon."""
+    encode, matches = codec.encode_frame_head, codec.head_matches
+
+    def unkeyed(rows: bytes, **fields: Any) -> bytes:
+        return encode(rows, **{**fields, "run": b""})
+
+    return [
+        (segments, "encode_frame_head", unkeyed),
+        (log_reader, "head_matches", lambda fixed, rows, run: matches(fixed, rows, b"")),
+    ]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "sync skipped": sync_skipped,
     "claims not journaled": claims_not_journaled,
@@ -177,6 +192,7 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "messages not journaled": messages_not_journaled,
     "messages that are lacking ignored": lacking_messages_ignored,
     "number of a history used again": history_numbers_used_again,
+    "frames known by their form": frames_known_by_their_form,
 }
 
 

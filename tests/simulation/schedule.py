@@ -22,6 +22,7 @@ from gym_capture.storage import fault_points, recovery
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import CrashMode
 from tests.simulation.conversations import Conversations
+from tests.simulation.forger import Forger
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.owners import Actors, OwnerProcess
@@ -35,6 +36,7 @@ OTHER_ACTOR = "actor-2"
 FAULTS = (
     "kill owner",
     "lose owner's host",
+    "lose owner's host between append and sync",
     "kill owner, and the next in its recovery",
     "freeze owner",
     "freeze owner, replace it",
@@ -67,6 +69,8 @@ ACKNOWLEDGING_POINTS = tuple(
     for around in (fault_points.before, fault_points.after)
 )
 """Between a group's arrival and its acknowledgment, where a successor hurts most."""
+UNSYNCED_POINTS = (fault_points.after(fault_points.APPEND), fault_points.before(fault_points.SYNC))
+"""Where a host that fails tears what was appended."""
 RECOVERY_POINTS = tuple(
     around(name)
     for name in (
@@ -194,11 +198,13 @@ class _Simulation:
         self.actors.start(ACTOR)
         self.driver = self._client("driver")
         self.workers = [self._client(f"worker-{n}") for n in range(random.randint(1, 3))]
+        forger = Forger(Random(f"forger {self.seed}"), self.actors.disk)
         workload = Workload(
             self.loop,
             random,
             self.register,
             self.conversations,
+            forger,
             self.driver,
             self.workers,
             rollouts=random.randint(1, 3),
@@ -354,6 +360,9 @@ class _Simulation:
         acts: dict[str, Callable[[], None]] = {
             "kill owner": lambda: self.actors.kill(owner),
             "lose owner's host": lambda: self.actors.lose_host(owner, random.choice(list(CrashMode))),
+            "lose owner's host between append and sync": lambda: owner.files.run_at(
+                random.choice(UNSYNCED_POINTS), lambda: self.actors.lose_host(owner, random.choice(list(CrashMode)))
+            ),
             "kill owner, and the next in its recovery": lambda: self._kill_both(owner, random),
             "freeze owner": lambda: self._freeze_owner(owner, random.uniform(0.5, 10.0)),
             "freeze owner, replace it": lambda: self._replace(owner, random),

@@ -21,6 +21,7 @@ from gym_capture.errors import GymCaptureError
 from gym_capture.model.merge import RolloutEvidence
 from gym_capture.storage.store import CaptureStore
 from tests.simulation.conversations import Conversations
+from tests.simulation.forger import Forger
 from tests.simulation.loop import Process, ProcessClock, SimLoop
 from tests.simulation.owners import Actors, SeededEntropy, SimTransport
 from tests.simulation.packing_thread import PackingThread
@@ -89,6 +90,7 @@ class Workload:
     Args:
         workers: where rollouts run; the collector's client is `driver`.
         conversations: what calls ask.
+        forger: what some of them are answered.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Workload:
         random: Random,
         register: Register,
         conversations: Conversations,
+        forger: Forger,
         driver: ClientProcess,
         workers: list[ClientProcess],
         rollouts: int,
@@ -106,6 +109,7 @@ class Workload:
         self._random = random
         self._register = register
         self._conversations = conversations
+        self._forger = forger
         self._actors = driver.actors
         self._driver = driver
         self._workers = workers
@@ -230,7 +234,9 @@ class Workload:
                     if ending == "release":
                         claim.release()
                     else:
-                        claim.complete(response={"answer": call.call_id})
+                        raw = self._forger.answer(call.rollout)
+                        self._register.counts["hostile answers"] += raw is not None
+                        claim.complete(response={"answer": call.call_id}, response_raw=raw)
                 finally:
                     call.closed_as = "release" if ending == "release" else "commit"
                     call.closing_at = self._loop.time()
@@ -248,7 +254,9 @@ class Workload:
             "dialect": "chat",
             "request": request,
             "response": {"answer": call.call_id},
+            "response_raw": self._forger.answer(call.rollout),
         }
+        self._register.counts["hostile answers"] += exchange["response_raw"] is not None
         tries = self._random.choice([1, 1, 2])
         for _ in range(tries):
             try:
