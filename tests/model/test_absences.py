@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gym_capture.model.ledger import Ledger
-from gym_capture.model.rows import CURRENT, Outcome
+from gym_capture.model.rows import CURRENT, HistoryRow, Outcome, Part
 from tests.model.ledgers import A, B, R, claim, clear, commit, release, replayed, state_of
 from tests.model.paged_owner import PagedOwner
 
 CALLS_A_PAGE = 20
+PART = Part(6, 0, 0, 1, 1, 1)
 
 
 def checkpoint(owner: PagedOwner) -> None:
@@ -89,6 +90,56 @@ def test_only_the_first_page_of_a_generation_names_the_clears() -> None:
     owner.bring_back({R})
     assert rollout_of(owner.ledger) == rollout_of(replayed(owner.frames))
     assert len(owner.ledger.rollouts[R].clears) == 64
+
+
+def test_what_is_missing_after_a_clear_is_kept_though_a_page_of_before_is_written_then() -> None:
+    owner = WatchedOwner()
+    released(owner, range(1, 4))
+    owner.take()
+    owner.send(A, clear("c"))
+    released(owner, range(4, 6))
+    owner.sync()
+    owner.written()
+    checkpoint(owner)
+    state = owner.load(owner.checkpoints[-1].packed[R])
+    assert (state.generation, state.absent) == (1, {call_of(4), call_of(5)})
+
+
+def test_a_call_that_was_released_and_then_lost_and_retracted_comes_back_as_the_log_has_it() -> None:
+    owner = WatchedOwner()
+    owner.send(A, claim(1, call="x"), release(1), claim(2, call="x"))
+    owner.write(owner.ledger.leave(A))
+    owner.send(A, commit(2, "y"))
+    checkpoint(owner)
+    owner.send(A, claim(3, call="x"), release(3))
+    checkpoint(owner)
+    first, second = (owner.load(each.packed[R]) for each in owner.checkpoints)
+    assert (first.absent, second.absent) == (set(), {"x"})
+
+
+def test_what_could_not_be_written_is_in_the_next_page() -> None:
+    owner = WatchedOwner()
+    released(owner, range(1, 4))
+    checkpoint(owner)
+    released(owner, range(4, 6))
+    owner.take()
+    owner.sync()
+    owner.written(failed=True)
+    released(owner, range(6, 8))
+    checkpoint(owner)
+    last = owner.load(owner.checkpoints[-1].packed[R])
+    assert last.absent == {call_of(number) for number in range(1, 8)}
+
+
+def test_histories_are_named_in_the_page_of_the_interval_in_which_they_began() -> None:
+    owner = WatchedOwner()
+    for page in range(4):
+        owner.send(A, *(HistoryRow(R, 10 * page + number, 0, b"", [PART]) for number in range(1, 11)))
+        owner.send(A, HistoryRow(R, 1, page + 1, b"", [PART]))
+        checkpoint(owner)
+    sizes = [place.length for place in owner.pages]
+    assert max(sizes) < min(sizes) + 60
+    assert rollout_of(owner.ledger) == rollout_of(replayed(owner.frames))
 
 
 def rollout_of(ledger: Ledger, rollout: str = R) -> dict[str, Any]:
