@@ -301,7 +301,7 @@ class RolloutState:
         self.lost: dict[tuple[bytes, int], str] = {}
         self.refused: set[tuple[str, bytes]] = set()
         self.absent: set[str] = set()
-        self.absences: list[Absence] = []
+        self.absences: list[Absence] | tuple[()] = ()  # most rollouts lack nothing, and there may be very many
         self.absences_left_out = 0
         self.marked = 0
         self.reasons: dict[str, int] = {}
@@ -355,7 +355,7 @@ class RolloutState:
         """A call was issued and has no exchange."""
         if call not in self.absent:
             self.absent.add(call)
-            self.absences.append(call)
+            self._note(call)
 
     def refuse(self, model_call_id: str, digest: bytes) -> bool:
         """An exchange is refused as a conflict. False if the same one was before."""
@@ -363,7 +363,7 @@ class RolloutState:
         if conflict in self.refused:
             return False
         self.refused.add(conflict)
-        self.absences.append(conflict)
+        self._note(conflict)
         self.add_reason(REFUSED)
         return True
 
@@ -371,14 +371,21 @@ class RolloutState:
         """The holder of a claim, which the caller has closed, is gone."""
         self.lost[claim.client, claim.number] = claim.identity
         self.absent.add(claim.identity)
-        self.absences.append((claim.client, claim.number, claim.identity))
+        self._note((claim.client, claim.number, claim.identity))
         self.add_reason(LOST)
+
+    def _note(self, absence: Absence) -> None:
+        if self.absences:
+            self.absences.append(absence)
+        else:
+            self.absences = [absence]
 
     def page_is_written(self, saved: Saved, generation: int) -> None:
         """A page of that generation is on disk: what it holds of absences need not be kept."""
         self.saved = saved
         if generation == self.generation:
-            del self.absences[: saved.absences - self.absences_left_out]
+            if self.absences:
+                self.absences = self.absences[saved.absences - self.absences_left_out :]
             self.absences_left_out = saved.absences
 
     def retract_loss(self, key: tuple[bytes, int]) -> bool:
@@ -386,7 +393,7 @@ class RolloutState:
         if key not in self.lost:
             return False
         self.absent.discard(self.lost.pop(key))
-        self.absences.append((*key, None))
+        self._note((*key, None))
         left = self.reasons[LOST] - 1
         if left:
             self.reasons[LOST] = left
