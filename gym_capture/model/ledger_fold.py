@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gym_capture.model.archive import Archive
 from gym_capture.model.codec import FrameRef
-from gym_capture.model.rollout_state import DAMAGED, LOST, PLAIN, REFUSED, Claim, Entry, RolloutState
+from gym_capture.model.rollout_state import DAMAGED, PLAIN, REFUSED, Claim, Entry, RolloutState
 from gym_capture.model.rows import (
     NO_CLAIM,
     ClaimRow,
@@ -286,10 +286,8 @@ class LedgerFold:
         """A call under a token that no clear handed out: it may be made and is nowhere, so what is current says so."""
         rollout = self.rollout(row.rollout)
         call = row.model_call_id or f"{client.id.hex() if client is not None else ''}:{row.claim}"
-        if (call, b"") not in rollout.refused:
-            rollout.refused.add((call, b""))
-            rollout.add_reason(REFUSED)
-            rollout.absent.add(call)
+        if rollout.refuse(call, b""):
+            rollout.add_absent(call)
 
     def _append(self, rollout: RolloutState, client: ClientState | None, row: CommitRow, ref: FrameRef) -> None:
         history = rollout.history(client.id, row.history) if row.messages and client is not None else None
@@ -310,13 +308,10 @@ class LedgerFold:
         if row.outcome in (Outcome.TOO_LARGE, Outcome.INVALID):
             self.counts["refused_rows"] += 1
             rollout.add_reason(REFUSED)
-            rollout.absent.add(row.model_call_id)
+            rollout.add_absent(row.model_call_id)
             return
         self.counts["conflicts"] += 1
-        conflict = (row.model_call_id, row.digest)
-        if conflict not in rollout.refused:
-            rollout.refused.add(conflict)
-            rollout.add_reason(REFUSED)
+        rollout.refuse(row.model_call_id, row.digest)
 
     def _apply_release(self, client: ClientState | None, row: ReleaseRow, ref: FrameRef) -> None:
         if row.outcome != _APPLIED:
@@ -331,7 +326,7 @@ class LedgerFold:
         if self._close(client, row.claim, rollout, ref):
             if row.reason and call is not None:
                 rollout.add_reason(row.reason)
-                rollout.absent.add(call)
+                rollout.add_absent(call)
             self.counts["releases"] += 1
 
     def _apply_loss(self, row: LossRow, ref: FrameRef) -> None:
@@ -341,9 +336,7 @@ class LedgerFold:
             return
         claim = rollout.open[row.client, row.claim]
         self._close(client, row.claim, rollout, ref)
-        rollout.lost[row.client, row.claim] = claim.identity
-        rollout.absent.add(claim.identity)
-        rollout.add_reason(LOST)
+        rollout.lose(claim)
         self.counts["losses"] += 1
 
     def _apply_mark(self, row: MarkRow, ref: FrameRef) -> None:

@@ -87,7 +87,7 @@ class PagedLedger(LedgerFold):
         touched: set[str] = set()
         for source, saved in zip(snapshot.sources, pages, strict=True):
             touched.add(source.state.id)
-            source.state.saved = saved
+            source.state.page_is_written(saved, source.generation)
         staying: set[str] = set()
         for rollout_id in touched | self._recent | self._adopted:
             state = self.rollouts.get(rollout_id)

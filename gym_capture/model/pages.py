@@ -1,14 +1,15 @@
 """Pages: what a checkpoint holds of one rollout, and how the rollout is made of them again. Pure.
 
-A page has the rollout's plain state whole, but only those exchanges and messages that came since the page before it in
-the same generation, and says where that one lies. So all pages of a run together grow with its calls, and a rollout is
-read by walking its chain. A clear starts a new chain.
+A page has the rollout's plain state whole, but only those exchanges, messages and absences that came since the page
+before it in the same generation, and says where that one lies. So all pages of a run together grow with its calls, and
+a rollout is read by walking its chain. A clear starts a new chain.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -113,9 +114,11 @@ class Page(msgspec.Struct, array_like=True, frozen=True):
     Args:
         previous: where the page before it in this generation lies, if there is one.
         open: (client, claim number, model_call_id, wall time) of each open claim.
-        lost: (client, claim number, what identifies the call).
-        histories: (client, the client's number) of each, in the order in which they began.
-        entries, pieces: those that came since the previous page.
+        clears: in the first page of a generation only, for it is what they change.
+        histories: (client, the client's number) of those that began since the previous page, in that order.
+        lost: what became lost since the previous page, or was retracted, in order: (client, claim number, what
+            identifies the call; None: retracted).
+        refused, absent, entries, pieces: those that came since the previous page; `absent` by other ways than a loss.
     """
 
     rollout: str
@@ -129,7 +132,7 @@ class Page(msgspec.Struct, array_like=True, frozen=True):
     reasons: dict[str, int]
     clears: dict[str, int]
     open: list[tuple[bytes, int, str, float]]
-    lost: list[tuple[bytes, int, str]]
+    lost: list[tuple[bytes, int, str | None]]
     refused: list[tuple[str, bytes]]
     absent: list[str]
     histories: list[tuple[bytes, int]]
@@ -141,7 +144,8 @@ class PageSource(NamedTuple):
     """A rollout as it was at one moment, copied so far that the loop may go on with the rollout itself.
 
     What it shares with the rollout never changes but for the places of frames that are still on their way to disk. So
-    it becomes a page (`page_of`) only when all of it is durable. Fields as in `Page`; `before` is what was saved.
+    it becomes a page (`page_of`) only when all of it is durable. Fields as in `Page`; `before` is what was saved,
+    `absences` how many there were in the generation.
     """
 
     state: RolloutState
@@ -156,7 +160,8 @@ class PageSource(NamedTuple):
     reasons: dict[str, int]
     clears: dict[str, int]
     open: Sequence[Claim]
-    lost: dict[tuple[bytes, int], str]
+    absences: int
+    lost: Sequence[tuple[bytes, int, str | None]]
     refused: Sequence[tuple[str, bytes]]
     absent: Sequence[str]
     entries: list[Entry]
@@ -189,7 +194,7 @@ class PageSource(NamedTuple):
         for history, *_ in self.pieces:
             counts[history] += 1
         packed = pack_archived(self.generation, place, self.next_index, self.flags)
-        return Saved(packed, self._entries, tuple(counts))
+        return Saved(packed, self._entries, (self.absences, *counts))
 
 
 _NO_DICT: dict[Any, Any] = {}
@@ -204,8 +209,8 @@ def take_page(state: RolloutState) -> PageSource:
     names: Sequence[tuple[bytes, int]] = ()
     pieces: list[tuple[int, int, FrameRef, int, bytes]] | tuple[()] = ()
     if state.histories:
-        histories, names, pieces = list(state.histories.values()), list(state.histories), []
         counts = before.pieces if before is not None else ()
+        histories, names, pieces = list(state.histories.values()), list(islice(state.histories, len(counts), None)), []
         for index, history in enumerate(histories):
             pieces += [(index, *piece) for piece in history.rows(counts[index] if index < len(counts) else 0)]
     return PageSource(
@@ -219,16 +224,36 @@ def take_page(state: RolloutState) -> PageSource:
         state.marked,
         state.incomplete,
         dict(state.reasons) if state.reasons else _NO_DICT,
-        dict(state.clears) if state.clears else _NO_DICT,
+        dict(state.clears) if state.clears and before is None else _NO_DICT,
         list(state.open.values()) if state.open else (),
-        dict(state.lost) if state.lost else _NO_DICT,
-        list(state.refused) if state.refused else (),
-        list(state.absent) if state.absent else (),
+        state.absences_left_out + len(state.absences),
+        *_absences(state, before),
         state.entries[before.entries if before is not None else 0 :],
         histories,
         names,
         pieces,
     )
+
+
+def _absences(
+    state: RolloutState, before: Saved | None
+) -> tuple[list[tuple[bytes, int, str | None]], list[tuple[str, bytes]], list[str]]:
+    """What came of `lost`, `refused` and `absent`.
+
+    A page's losses come first when it is read, whatever was between them. So only those are absent that still are.
+    """
+    lost: list[tuple[bytes, int, str | None]] = []
+    refused: list[tuple[str, bytes]] = []
+    absent: list[str] = []
+    for each in state.absences[before.absences - state.absences_left_out if before is not None else 0 :]:
+        if isinstance(each, str):
+            if each in state.absent:
+                absent.append(each)
+        elif len(each) == 2:
+            refused.append(each)
+        else:
+            lost.append(each)
+    return lost, refused, absent
 
 
 def page_of(source: PageSource) -> Page:
@@ -246,7 +271,7 @@ def page_of(source: PageSource) -> Page:
         source.reasons,
         source.clears,
         [(claim.client, claim.number, claim.model_call_id, claim.at) for claim in source.open],
-        [(*key, identity) for key, identity in source.lost.items()],
+        list(source.lost),
         list(source.refused),
         list(source.absent),
         list(source.names),
@@ -293,7 +318,7 @@ def rollout_of(pages: Sequence[Page], packed: bytes) -> RolloutState:
     """
     last = pages[-1]
     state = RolloutState(last.rollout)
-    state.clears = dict(last.clears)
+    state.clears = dict(pages[0].clears)
     state.generation = last.generation
     state.next_index = last.next_index
     state.returned = last.returned
@@ -301,15 +326,22 @@ def rollout_of(pages: Sequence[Page], packed: bytes) -> RolloutState:
     state.issued = last.issued
     state.marked = last.marked
     state.reasons = dict(last.reasons)
-    state.lost = {(client, number): identity for client, number, identity in last.lost}
-    state.refused = set(last.refused)
-    state.absent = set(last.absent)
     for client, number, model_call_id, at in last.open:
         state.open[client, number] = Claim(client, number, state, model_call_id, at)
     refs: dict[tuple[int, int, int, int], FrameRef] = {}
-    histories = [state.history(*key) for key in last.histories]
-    counts = [0] * len(histories)
+    histories: list[History] = []
+    counts: list[int] = []
     for page in pages:
+        histories += [state.history(*key) for key in page.histories]
+        counts += [0] * len(page.histories)
+        for client, number, call in page.lost:
+            if call is None:
+                state.absent.discard(state.lost.pop((client, number)))
+            else:
+                state.lost[client, number] = call
+                state.absent.add(call)
+        state.refused.update(page.refused)
+        state.absent.update(page.absent)
         for piece in page.pieces:
             histories[piece.history].restore(piece.first, _ref(refs, piece), piece.count, piece.packed)
             counts[piece.history] += 1
@@ -325,7 +357,7 @@ def rollout_of(pages: Sequence[Page], packed: bytes) -> RolloutState:
             )
             state.entries.append(entry)
             state.calls[entry.model_call_id] = entry
-    state.saved = Saved(packed, len(state.entries), tuple(counts))
+    state.saved = Saved(packed, len(state.entries), (state.absences_left_out, *counts))
     return state
 
 

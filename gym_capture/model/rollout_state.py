@@ -42,12 +42,28 @@ class Saved(NamedTuple):
     """What of a rollout is in checkpoints.
 
     Fields: its last page and that one's generation, `packed` as the archive keeps it (`pages.pack_archived`), and how
-    many `entries`, and pieces of each history, that page and those before it hold.
+    many of the rollout's `entries` and of `others` that page and those before it hold: of its absences, and of the
+    pieces of each history.
     """
 
     packed: bytes
     entries: int
-    pieces: tuple[int, ...]
+    others: tuple[int, ...]
+
+    @property
+    def absences(self) -> int:
+        """How many of the rollout's absences they hold."""
+        return self.others[0]
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """How many pieces of each of its histories they hold."""
+        return self.others[1:]
+
+
+Absence = str | tuple[str, bytes] | tuple[bytes, int, str | None]
+"""What became known of a call without an exchange: its id (`absent`), its id and digest (`refused`), or the client, the
+number of its claim and what identifies it (`lost`; None: retracted)."""
 
 
 class History:
@@ -233,12 +249,16 @@ class RolloutState:
         clears: request → the generation that it began; the same request again begins no other.
         refused: (model_call_id, digest) of the exchanges refused as conflicts; the same again is no further loss.
         absent: model_call_ids that are known to have been issued and have no exchange (released, lost, refused).
+        absences: what `lost`, `refused` and `absent` were made of, in order; an owner keeps what is in no page yet.
+        absences_left_out: how many there were before those.
         marked: missing exchanges that are known by their number only (dropped by a client).
         histories: messages stored once, by client and the client's number for the history.
         saved: what of it is in checkpoints; of an earlier generation: nothing of this one.
     """
 
     __slots__ = (
+        "absences",
+        "absences_left_out",
         "absent",
         "calls",
         "clears",
@@ -281,6 +301,8 @@ class RolloutState:
         self.lost: dict[tuple[bytes, int], str] = {}
         self.refused: set[tuple[str, bytes]] = set()
         self.absent: set[str] = set()
+        self.absences: list[Absence] | tuple[()] = ()  # most rollouts lack nothing, and there may be very many
+        self.absences_left_out = 0
         self.marked = 0
         self.reasons: dict[str, int] = {}
         self.next_index = 0
@@ -329,11 +351,49 @@ class RolloutState:
         """Count `count` more exchanges that are missing for `reason`."""
         self.reasons[reason] = self.reasons.get(reason, 0) + count
 
+    def add_absent(self, call: str) -> None:
+        """A call was issued and has no exchange."""
+        if call not in self.absent:
+            self.absent.add(call)
+            self._note(call)
+
+    def refuse(self, model_call_id: str, digest: bytes) -> bool:
+        """An exchange is refused as a conflict. False if the same one was before."""
+        conflict = (model_call_id, digest)
+        if conflict in self.refused:
+            return False
+        self.refused.add(conflict)
+        self._note(conflict)
+        self.add_reason(REFUSED)
+        return True
+
+    def lose(self, claim: Claim) -> None:
+        """The holder of a claim, which the caller has closed, is gone."""
+        self.lost[claim.client, claim.number] = claim.identity
+        self.absent.add(claim.identity)
+        self._note((claim.client, claim.number, claim.identity))
+        self.add_reason(LOST)
+
+    def _note(self, absence: Absence) -> None:
+        if self.absences:
+            self.absences.append(absence)
+        else:
+            self.absences = [absence]
+
+    def page_is_written(self, saved: Saved, generation: int) -> None:
+        """A page of that generation is on disk: what it holds of absences need not be kept."""
+        self.saved = saved
+        if generation == self.generation:
+            if self.absences:
+                self.absences = self.absences[saved.absences - self.absences_left_out :]
+            self.absences_left_out = saved.absences
+
     def retract_loss(self, key: tuple[bytes, int]) -> bool:
         """A lost claim's holder is back, or its exchange arrived after all: forget that loss, if there is one."""
         if key not in self.lost:
             return False
         self.absent.discard(self.lost.pop(key))
+        self._note((*key, None))
         left = self.reasons[LOST] - 1
         if left:
             self.reasons[LOST] = left

@@ -30,7 +30,7 @@ from gym_capture.model.rollout_state import Place, RolloutState, Saved
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import CheckpointName
 
-CHECKPOINT_MAGIC = b"GCIDX\r\n\x01"
+CHECKPOINT_MAGIC = b"GCIDX\r\n\x02"
 _FIXED = struct.Struct("<8sQIII")
 _CRC = struct.Struct("<I")
 CHECKPOINT_HEAD_BYTES = _FIXED.size + _CRC.size
