@@ -9,8 +9,8 @@ from gym_capture.model.rows import ClearRow, MarkRow, Row
 from gym_capture.storage import names
 from gym_capture.testing.faulty_files import FaultyDisk
 
-HOSTILE = 0.3
-"""Of so many schedules some answers are hostile."""
+HOSTILE = 0.5
+"""Of so many schedules most answers are hostile."""
 
 
 class Forger:
@@ -28,7 +28,7 @@ class Forger:
 
     def answer(self, rollout: str) -> bytes | None:
         """The bytes of an answer, so random that nobody compresses them; None: it has none."""
-        if not self._hostile or self._random.random() < 0.6:
+        if not self._hostile or self._random.random() < 0.3:
             return None
         ahead = self._random.randbytes(self._random.randint(2000, 8000))
         return ahead + (self._frame(rollout) if self._random.random() < 0.8 else self._log())
