@@ -276,7 +276,9 @@ def test_a_run_stays_whose_own_folders_have_files_of_others(tmp_path: Path, thei
     path.write_text("mine")
     told = document("prune", tmp_path, "--keep", "0", "--yes")
     assert (told["runs"], path.read_text()) == ([], "mine")
-    assert told["kept"][0]["why"].startswith(pruning.FOREIGN)
+    # A shard beside the marker of a run of one is more than another's file: nobody knows whose run it is.
+    why = "it cannot be looked at (RUN in" if theirs == "shard-000" else pruning.FOREIGN
+    assert told["kept"][0]["why"].startswith(why)
     path.unlink()
     if path.parent.name in ("mine", "more", "collect.json"):
         path.parent.rmdir()
