@@ -17,7 +17,7 @@ from gym_capture.storage.owner_file import BEAT_S, OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.repair import RepairReport, repair, repair_marker
-from gym_capture.storage.run_layout import shards_of
+from gym_capture.storage.run_layout import run_marker, shards_of
 
 logger = logging.getLogger("gym_capture.directory")
 
@@ -41,10 +41,11 @@ def repair_at_rest(directory: str | Path) -> dict[str, RepairReport]:
             return {"": RepairReport()}
         return {"": repair(run, identity, beating, wait=time.sleep)}
     done = {"": repair_marker(run)}
+    named = run_marker(run).run
     for shard, path in enumerate(paths):
         if dataset_of(PosixFiles(path)) is not None:
             continue
-        report = repair(PosixFiles(path), identity, beating, wait=time.sleep, shard=shard, shards=len(paths))
+        report = repair(PosixFiles(path), identity, beating, wait=time.sleep, shard=shard, shards=len(paths), run=named)
         done[f"{os.path.basename(path)}/"] = report
     return done
 

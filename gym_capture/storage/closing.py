@@ -22,12 +22,13 @@ from gym_capture.storage.owner_file import beat_of, end_of_log
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.remote.contents import decode_contents
 from gym_capture.storage.sealed.manifest import MANIFEST, part_files_in, read_manifest
+from gym_capture.storage.summed_json import encode_summed
 
 _FOLDER = re.compile(r'"sealed":"(sealed-[0-9]{8,10})"')
 
 
 class ClosingNote(msgspec.Struct, frozen=True):
-    """The content of the last epoch file of a closed log, and of `SEALED`.
+    """The content of the last epoch file of a closed log (there with its checksum), and of `SEALED`.
 
     Args:
         actor_id: who sealed it.
@@ -40,7 +41,7 @@ class ClosingNote(msgspec.Struct, frozen=True):
 
 def close_log(files: Files, epoch: int, note: ClosingNote) -> None:
     """Let `epoch` be the last one. FileExistsError: an owner has it; nothing was closed."""
-    files.create(names.epoch_file(epoch), msgspec.json.encode(note), fault_points.SEALED_CLOSE)
+    files.create(names.epoch_file(epoch), encode_summed(note), fault_points.SEALED_CLOSE)
 
 
 def switch_readers(files: Files, note: ClosingNote) -> None:

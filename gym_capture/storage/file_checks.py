@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import msgspec
-
 from gym_capture.errors import CaptureDirectoryError, FormatError, MissingRunMarker
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
-from gym_capture.storage.owner_file import OwnerIdentity, end_of_log, is_stopped, read_owner
+from gym_capture.storage.owner_file import OwnerIdentity, end_of_log, is_stopped, parse_token, read_owner
 from gym_capture.storage.run_marker import read_run
+from gym_capture.storage.summed_json import decode_summed
 
 _BEAT = re.compile(rb"[0-9]{0,20}\n?\0*")
 _PLAIN_STOP = re.compile(rb"stopped *\n?")
-_TOKEN = re.compile(rb"[!-~]+")
+_TOKEN = re.compile(rb"[!-~]+( [0-9a-f]{0,8})?")
 _AT_BYTE = re.compile(r"\(byte ([0-9]+)\)|position ([0-9]+)|char ([0-9]+)")
 
 
@@ -30,8 +29,9 @@ class FileDamage(NamedTuple):
 def check_files(files: Files, run: bytes | None) -> list[FileDamage]:
     """Look at `RUN`, `OWNER`, the epoch files, the tokens, and the beats.
 
-    A beat is never synced, so one that is empty or zeros is what a crash of the host leaves; it is no damage. Neither
-    is a file that is absent, `RUN` excepted.
+    All but the beats have checksums. A beat is never synced, so one that is empty or zeros is what a crash of the host
+    leaves; it is no damage, and neither is one with other digits: only that they change counts. Nor is a file that is
+    absent, `RUN` excepted.
 
     Args:
         files: the capture directory.
@@ -101,8 +101,8 @@ def _check_owner(files: Files, run: bytes | None) -> FileDamage | None:
 
 def _identity_damage(data: bytes) -> tuple[int, str] | None:
     try:
-        msgspec.json.decode(data, type=OwnerIdentity)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        decode_summed(data, OwnerIdentity)  # of the last one of a closed log: with more fields
+    except ValueError as error:
         return offset_in(str(error), len(data)), "it cannot be read; that it is there is all that counts"
     return None
 
@@ -117,10 +117,11 @@ def _beat_damage(data: bytes) -> tuple[int, str] | None:
 
 
 def _token_damage(data: bytes) -> tuple[int, str] | None:
-    if _TOKEN.fullmatch(data):
+    if parse_token(data) is not None:
         return None
     whole = _TOKEN.match(data)
-    return whole.end() if whole else 0, "it is no token"
+    end = whole.end() if whole else 0
+    return (0, "it is a token that does not match its checksum") if end + 1 == len(data) else (end, "it is no token")
 
 
 def offset_in(message: str, size: int) -> int:

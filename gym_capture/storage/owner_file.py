@@ -1,4 +1,4 @@
-"""`OWNER` and the beat: who owns a capture directory, whether it still moves, and where a clean stop ended the log."""
+"""`OWNER`, token, beat: who owns a capture directory, whether it still moves, and where a clean stop ended the log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.codec import checksum
 from gym_capture.storage import names
 from gym_capture.storage.files import Files
+from gym_capture.storage.summed_json import decode_summed
 
 Wait = Callable[[float], None]
 """Let that many seconds pass."""
@@ -26,6 +27,7 @@ WATCHED_BEATS = 2.5
 
 _STOPPED = b"stopped"
 _STOP_NOTE = re.compile(rb"(stopped ([0-9]{10}) ([0-9]{20})) ([0-9a-f]{8})\n")
+_TOKEN = re.compile(rb"([!-~]+) ([0-9a-f]{8})\n")
 _LOOKS_PER_BEAT = 2
 
 
@@ -65,7 +67,7 @@ class OwnerIdentity(msgspec.Struct, frozen=True):
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
-    """The content of `OWNER`.
+    """The content of `OWNER`, but its checksum.
 
     Args:
         client: what clients go by; the defaults where an older version wrote the file.
@@ -95,21 +97,46 @@ def parse_owner(files: Files, data: bytes) -> OwnerInfo:
     """What `OWNER` says.
 
     Raises:
-        CaptureDirectoryError: it cannot be read as one.
+        CaptureDirectoryError: it cannot be read as one, or does not match its checksum: nothing of it is believed.
     """
     try:
-        return msgspec.json.decode(data, type=OwnerInfo)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_summed(data, OwnerInfo)
+    except ValueError as error:
         raise CaptureDirectoryError(
-            f"{names.OWNER} in {files.directory} cannot be read ({error}). The log is untouched; make sure that no "
-            "owner runs, remove the file and start again.",
+            f"{names.OWNER} in {files.directory} cannot be read ({error}). The log is untouched, and nothing is taken "
+            "from that file, what clients go by (redaction, say) neither; make sure that no owner runs, put it aside "
+            "with `gym-capture verify --repair` and start again, with the run's settings.",
             directory=files.directory,
         ) from error
 
 
+def token_content(token: str) -> bytes:
+    """What stands in an epoch's token file."""
+    said = token.encode("ascii")
+    return said + b" %08x\n" % checksum(said)
+
+
+def parse_token(data: bytes) -> str | None:
+    """The token in such a file; None: it is damaged."""
+    match = _TOKEN.fullmatch(data)
+    return match[1].decode("ascii") if match and int(match[2], 16) == checksum(match[1]) else None
+
+
 def read_token(files: Files, epoch: int) -> str:
-    """The token that the owner of `epoch` wants to see. FileNotFoundError, PermissionError."""
-    return files.read(names.token_file(epoch)).decode("ascii")
+    """The token that the owner of `epoch` wants to see.
+
+    Raises:
+        FileNotFoundError, PermissionError: it is not there, or not for this user.
+        CaptureDirectoryError: the file is damaged.
+    """
+    token = parse_token(files.read(names.token_file(epoch)))
+    if token is None:
+        raise CaptureDirectoryError(
+            f"{names.token_file(epoch)} in {files.directory} cannot be read: it does not match its checksum. The log "
+            "is untouched; an owner that starts anew writes another one.",
+            directory=files.directory,
+        )
+    return token
 
 
 def beat_of(files: Files, epoch: int) -> bytes | None:

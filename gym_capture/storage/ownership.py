@@ -13,8 +13,6 @@ import time
 import uuid
 from collections.abc import Callable
 
-import msgspec
-
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, Superseded
 from gym_capture.model.client_settings import ClientSettings
 from gym_capture.model.clock import Clock, SystemClock
@@ -33,8 +31,10 @@ from gym_capture.storage.owner_file import (
     parse_owner,
     read_owner,
     stop_note,
+    token_content,
 )
 from gym_capture.storage.run_marker import read_run
+from gym_capture.storage.summed_json import encode_summed
 
 
 class Ownership:
@@ -94,11 +94,14 @@ class Ownership:
             beat_s: seconds between two beats of an owner.
             new_token: makes the secret of this epoch's stream.
             client: what clients are told to go by. None: what the last owner told them, so that one that comes only
-                to clear, say, takes no redaction away from the clients of the next.
+                to clear, say, takes no redaction away from the clients of the next. Nothing of a damaged `OWNER`
+                is inherited.
 
         Raises:
             MissingRunMarker: the directory is not (or not the mount of) a run's.
             DirectoryHeld: another actor's beat moves.
+            CaptureDirectoryError: `OWNER` is damaged, and was to say whether another owner lives or what clients go
+                by; nothing was changed.
             RunSealed: the log is closed for good; nothing was changed.
             DamagedLog: a dataset is left of a log whose segments are gone; nothing was changed.
             Superseded: a later taker was faster; it owns the directory.
@@ -113,7 +116,7 @@ class Ownership:
             client = ClientSettings() if last is None else last.client
         epoch = _claim_epoch(files, identity)
         taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock(), client)
-        files.create(names.token_file(epoch), taken.token.encode("ascii"), fault_points.TOKEN)
+        files.create(names.token_file(epoch), token_content(taken.token), fault_points.TOKEN)
         taken.beat()
         # A taker that is already late must not replace the OWNER of a later one.
         taken._leave_if_late()
@@ -179,7 +182,7 @@ class Ownership:
 
     def _replace_owner(self) -> None:
         info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint, self.client)
-        self._files.replace(names.OWNER, msgspec.json.encode(info), fault_points.OWNER)
+        self._files.replace(names.OWNER, encode_summed(info), fault_points.OWNER)
         # Whoever claimed a later epoch before this replacement would be hidden by it; it comes to light here.
         self._leave_if_late()
 
@@ -227,7 +230,7 @@ def _claim_epoch(files: Files, identity: OwnerIdentity) -> int:
         epoch = max(epoch, *names.epochs_in(files.names()), 0) + 1
         refuse_closed(files)
         try:
-            files.create(names.epoch_file(epoch), msgspec.json.encode(identity), fault_points.EPOCH)
+            files.create(names.epoch_file(epoch), encode_summed(identity), fault_points.EPOCH)
         except FileExistsError:
             refuse_closed(files, epoch)
             continue

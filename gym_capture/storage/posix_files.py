@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gym_capture.errors import CaptureDirectoryError
@@ -126,7 +127,7 @@ class PosixFiles:
             self._link(temporary, name, data)
             self._hook(after(step(point, "link")))
         finally:
-            os.unlink(temporary)
+            self._discard(temporary)
         self._sync_directory(point)
 
     def _link(self, temporary: str, name: str, data: bytes) -> None:
@@ -144,9 +145,13 @@ class PosixFiles:
     def replace(self, name: str, data: bytes, point: str) -> None:
         """Put this content in the place of a file, atomically and durably."""
         temporary = self._write_aside(name, data, point)
-        self._hook(before(step(point, "rename")))
-        os.replace(temporary, self._path(name))
-        self._hook(after(step(point, "rename")))
+        try:
+            self._hook(before(step(point, "rename")))
+            os.replace(temporary, self._path(name))
+            self._hook(after(step(point, "rename")))
+        except OSError:
+            self._discard(temporary)
+            raise
         self._sync_directory(point)
 
     def overwrite(self, name: str, data: bytes, point: str) -> None:
@@ -255,9 +260,14 @@ class PosixFiles:
         try:
             self._write_and_sync(temporary, data, point)
         except OSError:
-            self.remove(os.path.basename(temporary))
+            self._discard(temporary)
             raise
         return temporary
+
+    def _discard(self, temporary: str) -> None:
+        """Remove what nobody will ask for, if that can be: what went wrong before is what has to be told."""
+        with suppress(OSError):
+            os.unlink(temporary)
 
     def _write_and_sync(self, path: str, data: bytes, point: str | None = None) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)

@@ -27,9 +27,18 @@ from gym_capture.storage.files import MendableFiles
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.log_scan import DamagedHeads, LogScan
 from gym_capture.storage.mends import MIN_FILLER_BYTES, Mend, find_mends, mended_bytes
-from gym_capture.storage.owner_file import BEAT_S, WATCHED_BEATS, OwnerIdentity, Wait, moving_epoch, read_owner
+from gym_capture.storage.owner_file import (
+    BEAT_S,
+    WATCHED_BEATS,
+    OwnerIdentity,
+    Wait,
+    moving_epoch,
+    read_owner,
+    token_content,
+)
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.recovery import recover
+from gym_capture.storage.run_check import check_runs_marker
 from gym_capture.storage.run_layout import marker_of_shards
 from gym_capture.storage.run_marker import (
     RunMarker,
@@ -38,6 +47,7 @@ from gym_capture.storage.run_marker import (
     require_capture_directory,
     runs_in_headers,
 )
+from gym_capture.storage.summed_json import encode_summed
 
 _APPENDED_BYTES = 4 << 20
 
@@ -71,6 +81,7 @@ def repair(
     new_token: Callable[[], str] = lambda: secrets.token_hex(32),
     shard: int | None = None,
     shards: int = 1,
+    run: str = "",
 ) -> RepairReport:
     """Mend a directory at rest. One in which there is nothing to mend is left as it is.
 
@@ -80,22 +91,26 @@ def repair(
         beating: keeps the ownership's beat moving inside its block.
         clock, wait, beat_s, new_token: as for `Ownership.take`.
         shard, shards: which shard of a run the directory is, where the run has several.
+        run: that run's uuid, hex, as its own `RUN` says.
 
     Raises:
         DirectoryHeld: an owner is live; nothing was changed.
-        MissingRunMarker, CaptureDirectoryError: `RUN` is lost and the segments do not say what stood in it.
+        MissingRunMarker, CaptureDirectoryError: `RUN` is lost and the segments (and the run's) do not say what stood in
+            it.
         FormatError: something is of another version or another run, or was renamed; nothing was changed.
         Superseded: an owner took the directory meanwhile; what was mended by then stays so.
         OSError: reading or writing failed; what was mended by then stays so, and running again goes on.
     """
     require_capture_directory(files)
+    report, marker = RepairReport(), RunMarker(run, FORMAT_VERSION, shards, shard)
     if not names.epochs_in(files.names()):
-        return RepairReport()  # nobody ever owned it: there is no log
+        # Nobody ever owned it: there is no log.
+        if run and check_marker(files, marker.uuid.bytes) is not None:
+            _restore_run(files, marker, report)
+        return report
     _refuse_if_live(files, wait, beat_s)
-    damaged, mendable = _look(files)
-    report = RepairReport()
+    damaged, mendable = _look(files, run)
     if damaged or mendable:
-        marker = RunMarker("", FORMAT_VERSION, shards, shard)
         _mend(files, identity, beating, damaged, marker, report, clock or SystemClock(), wait, beat_s, new_token)
     for bad in _contradicting(files):
         # A cache: who finds it gone reads the log, so this needs no epoch.
@@ -169,13 +184,18 @@ def _refuse_if_live(files: MendableFiles, wait: Wait, beat_s: float) -> None:
         )
 
 
-def _look(files: MendableFiles) -> tuple[list[FileDamage], bool]:
+def _look(files: MendableFiles, run: str) -> tuple[list[FileDamage], bool]:
     """The small files that are damaged, and whether anything of the log can be mended. FormatError: nothing is."""
     scan = LogScan(files)
     for _ in scan:
         pass
     marker = _run_if_readable(files)
-    if scan.run is not None and marker is not None and marker.bytes != scan.run and not _owner_says(files, scan.run):
+    if (
+        scan.run is not None
+        and marker is not None
+        and scan.run.hex() not in (marker.hex, run)
+        and not _owner_says(files, scan.run)
+    ):
         raise FormatError(
             f"the segments in {files.directory} belong to run {scan.run.hex()}, its {names.RUN} file says "
             f"{marker.hex}, and {names.OWNER} does not tell which is right. Nothing was changed; restore the file "
@@ -208,16 +228,16 @@ def _owner_says(files: MendableFiles, run: bytes) -> bool:
 
 
 def repair_marker(files: MendableFiles) -> RepairReport:
-    """Restore the `RUN` of a run of several shards, from those of its shards, where it is lost or damaged.
+    """Restore the `RUN` of a run of several shards, from those of its shards, where it is lost, damaged or another's.
 
     Raises:
         MissingRunMarker: they do not agree; nothing was changed.
         OSError: reading or writing failed; running again goes on.
     """
     report = RepairReport()
-    marker = marker_of_shards(files)
-    if check_marker(files, None if marker is None else marker.uuid.bytes) is None:
+    if check_runs_marker(files) is None:
         return report
+    marker = marker_of_shards(files)
     if marker is None:
         raise MissingRunMarker(
             f"{names.RUN} in {files.directory} cannot be read, and those of its shards do not all name one run. "
@@ -230,12 +250,13 @@ def repair_marker(files: MendableFiles) -> RepairReport:
 
 
 def _restore_run(files: MendableFiles, marker: RunMarker, report: RepairReport) -> None:
-    runs = runs_in_headers(files)
+    runs = sorted({*runs_in_headers(files), *filter(None, [marker.run])})
     if len(runs) != 1:
+        who = "the segments' headers" + " and the run's own marker" * bool(marker.run)
         found = f"name several runs ({', '.join(runs)})" if runs else "cannot be read either"
         raise MissingRunMarker(
-            f"{names.RUN} in {files.directory} cannot be read, and the segments' headers {found}. Nothing was changed; "
-            f"restore {names.RUN} from a copy.",
+            f"{names.RUN} in {files.directory} cannot be read, and {who} {found}. Nothing was changed; restore "
+            f"{names.RUN} from a copy.",
             directory=files.directory,
             runs=runs,
         )
@@ -252,9 +273,9 @@ def _replace_small(files: MendableFiles, name: str, content: bytes, report: Repa
 def _content_for(name: str, new_token: Callable[[], str]) -> bytes:
     """What stands for a small file of an epoch that is over."""
     if name.startswith(names.epoch_file(0)[:6]):
-        return msgspec.json.encode(OwnerIdentity(""))
+        return encode_summed(OwnerIdentity(""))
     if name.startswith(names.token_file(0)[:6]):
-        return new_token().encode("ascii")
+        return token_content(new_token())
     return b"stopped\n"
 
 

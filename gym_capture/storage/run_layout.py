@@ -37,7 +37,8 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
         MissingRunMarker: there is a log, and a marker is gone; nothing was written.
         ShardGiven: it is a shard's.
         RunSealed: the run was sealed.
-        CaptureDirectoryError: it cannot be written, or a marker cannot be read.
+        CaptureDirectoryError: it cannot be written, or a marker cannot be read, or shards lie beside one that says that
+            there is only one.
         FormatError: the directory was written by another version.
     """
     files = PosixFiles(directory)
@@ -47,11 +48,13 @@ def create_or_adopt_shards(directory: str, shards: int, new_run: Callable[[], uu
             refuse_closed(each)  # a copy of a sealed run that lacks its markers gets no other ones
         _refuse_ownerless_shards(files)
         if shards == 1:
+            _refuse_begun_shards(files)
             create_or_adopt_run(files, new_run)
         else:
             _create(files, shards, new_run)
         marker = read_marker(files)
     _refuse_shard(files, marker)
+    _refuse_shards_beside(files, marker)
     if marker.shards != shards:
         raise _other_number(files, marker.shards, shards)
     for shard in range(shards):
@@ -67,24 +70,27 @@ def run_marker(files: Files) -> RunMarker:
     Raises:
         MissingRunMarker: there is none.
         ShardGiven: the directory is a shard's.
-        CaptureDirectoryError: it cannot be read.
+        CaptureDirectoryError: it cannot be read, or says that there is one shard where the folders of several are.
         FormatError: the directory was written by another version.
     """
     marker = read_marker(files)
     _refuse_shard(files, marker)
+    _refuse_shards_beside(files, marker)
     return marker
 
 
 def known_run(files: Files) -> str | None:
-    """The run's uuid, hex, for who only names it: its marker's, or what its shards or its segments' headers agree on.
+    """The run's uuid, hex, for who only names it: what its shards agree on, its marker's, or its segments' headers'.
 
     None: there is nothing of them (NeMo Gym's files have no run), or they do not agree.
     """
+    found = marker_of_shards(files)
+    if found is not None:
+        return found.run
     try:
         return run_marker(files).run
     except (CaptureDirectoryError, FormatError):
-        found = marker_of_shards(files)
-        runs = runs_in_headers(files) if found is None else [found.run]
+        runs = runs_in_headers(files)
         return runs[0] if len(runs) == 1 else None
 
 
@@ -121,12 +127,14 @@ def require_shard(directory: str, run: str, shard: int, shards: int) -> str:
 def shards_of(files: Files) -> list[Files]:
     """The directories of a run's shards, to be read: its own where it has one shard, or no marker and no shards.
 
-    A marker that is lost or cannot be read is made up from the others; who looks at the files tells of it.
+    A marker that is lost or cannot be read, or that all shards contradict, is made up from theirs; who looks at the
+    files tells of it.
 
     Raises:
         ShardGiven: the directory is a shard's.
         MissingRunMarker: a shard is gone.
-        CaptureDirectoryError: there are shards, and their markers do not say which run they are.
+        CaptureDirectoryError: there are shards, and their markers do not say which run they are; or there is a log
+            beside them.
         FormatError: the directory was written by another version.
     """
     try:
@@ -135,15 +143,19 @@ def shards_of(files: Files) -> list[Files]:
         raise
     except (CaptureDirectoryError, FormatError):
         listed = files.names()
-        if names.epochs_in(listed) or not names.shards_in(listed):
+        if not names.shards_in(listed):
             return [files]  # one log, which can be read without
         found = marker_of_shards(files)
-        if found is None:
+        if found is None or names.epochs_in(listed):
             raise
-        marker = found
-    if marker.shards == 1:
-        return [files]
-    return [_to_read(files, marker, shard) for shard in range(marker.shards)]
+        return _all_to_read(files, found)
+    try:
+        return _all_to_read(files, marker)
+    except CaptureDirectoryError:
+        found = marker_of_shards(files)
+        if found is None or found == marker:
+            raise
+        return _all_to_read(files, found)
 
 
 def marker_of_shards(files: Files) -> RunMarker | None:
@@ -162,6 +174,10 @@ def marker_of_shards(files: Files) -> RunMarker | None:
     return marker if marker is not None and shards == list(range(marker.shards)) else None
 
 
+def _all_to_read(run: Files, marker: RunMarker) -> list[Files]:
+    return [run] if marker.shards == 1 else [_to_read(run, marker, shard) for shard in range(marker.shards)]
+
+
 def _to_read(run: Files, marker: RunMarker, shard: int) -> Files:
     files = _existing(run, shard, marker.shards)
     try:
@@ -172,7 +188,8 @@ def _to_read(run: Files, marker: RunMarker, shard: int) -> Files:
         raise
     except CaptureDirectoryError:
         return files
-    if (found.run, found.shards, found.shard) != (marker.run, marker.shards, shard):
+    # Which shard it is nothing else says; which run it is, its log does.
+    if (found.shards, found.shard) != (marker.shards, shard) or marker.run not in (found.run, *runs_in_headers(files)):
         raise _foreign(files, shard, found)
     return files
 
@@ -236,6 +253,32 @@ def _refuse_shard(files: Files, marker: RunMarker) -> None:
         raise ShardGiven(
             f"{files.directory} is shard {marker.shard} of {marker.shards} of a run, whose directory is the one above. "
             "Nothing was changed; give that one.",
+            directory=files.directory,
+        )
+
+
+def _refuse_shards_beside(files: Files, marker: RunMarker) -> None:
+    """Where a marker says that there is one shard, the folder of any is damage: read so, it would be an empty run."""
+    there = names.shards_in(files.names()) if marker.shards == 1 else []
+    if there:
+        raise CaptureDirectoryError(
+            f"{names.RUN} in {files.directory} says that the run has one shard, and {names.shard_folder(there[0])} "
+            "lies beside it: that file is damaged or another run's, or the folder is. Nothing was changed; "
+            f"`gym-capture verify --repair` restores {names.RUN} where the shards agree and no other log is there. "
+            "Else move away what does not belong there.",
+            directory=files.directory,
+        )
+
+
+def _refuse_begun_shards(files: PosixFiles) -> None:
+    """Refuse to make a run of one shard where a start of several shards was killed: its folders would lie beside it."""
+    for shard in _shards_there(files):
+        marker = _marker_if_any(shard)
+        if marker is not None:
+            raise _other_number(files, marker.shards, 1)
+        raise CaptureDirectoryError(
+            f"{shard.directory} was made by a start with several shards that did not end. Nothing was written; start "
+            "with as many, or remove that folder, in which nothing was captured.",
             directory=files.directory,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -17,10 +18,11 @@ from gym_capture.model.shards import MOST_SHARDS
 from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.summed_json import convert_fields, encode_summed, summed_fields
 
 
-class RunMarker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of `RUN`.
+class RunMarker(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The content of `RUN`, but its checksum.
 
     Args:
         run: the run's uuid, hex.
@@ -77,7 +79,7 @@ def marker_content(run: uuid.UUID) -> bytes:
 
 def encode_marker(marker: RunMarker) -> bytes:
     """The bytes of a `RUN`."""
-    return msgspec.json.encode(marker)
+    return encode_summed(marker)
 
 
 def runs_in_headers(files: Files) -> list[str]:
@@ -135,21 +137,27 @@ def read_marker(files: Files) -> RunMarker:
             directory=files.directory,
         ) from None
     try:
-        marker = msgspec.json.decode(data, type=RunMarker)
-        _ = marker.uuid
-        if not 0 <= (marker.shard or 0) < marker.shards <= MOST_SHARDS:
-            raise ValueError(f"shard {marker.shard} of {marker.shards}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        fields = summed_fields(data)
+        if fields.get("format") == FORMAT_VERSION:
+            return _marker_in(fields)
+    except ValueError as error:
         raise CaptureDirectoryError(
-            f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; its segments' headers "
-            "hold the run's uuid, from which the file can be restored.",
+            f"{names.RUN} in {files.directory} cannot be read ({error}). The log is untouched; `gym-capture verify "
+            f"--repair` on the run's directory restores {names.RUN} from what else names the run: the segments' "
+            "headers, and, where there are several shards, the other markers.",
             directory=files.directory,
         ) from error
-    if marker.format != FORMAT_VERSION:
-        raise FormatError(
-            f"{files.directory} has format version {marker.format}, this gym_capture reads {FORMAT_VERSION}. "
-            "Nothing was changed; use the version that wrote it."
-        )
+    raise FormatError(
+        f"{files.directory} has format version {fields.get('format')}, this gym_capture reads {FORMAT_VERSION}. "
+        "Nothing was changed; use the version that wrote it."
+    )
+
+
+def _marker_in(fields: dict[str, Any]) -> RunMarker:
+    marker = convert_fields(fields, RunMarker)
+    _ = marker.uuid
+    if not 0 <= (marker.shard or 0) < marker.shards <= MOST_SHARDS:
+        raise ValueError(f"shard {marker.shard} of {marker.shards}")
     return marker
 
 

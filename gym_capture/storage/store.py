@@ -17,13 +17,13 @@ from gym_capture.model.rollout_state import RolloutView
 from gym_capture.model.shards import shard_of
 from gym_capture.storage import names
 from gym_capture.storage.closing import sealed_in, unled_dataset
-from gym_capture.storage.file_checks import check_marker
 from gym_capture.storage.files import Files, FolderFiles
 from gym_capture.storage.nemo_gym_files import NemoGymFiles
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.recovery_report import RecoveryReport
 from gym_capture.storage.remote.opening import files_at
-from gym_capture.storage.run_layout import known_run, marker_of_shards, shards_of
+from gym_capture.storage.run_check import check_runs_marker
+from gym_capture.storage.run_layout import known_run, shards_of
 from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
@@ -184,8 +184,7 @@ class CaptureStore:
         """The same for each shard, under the path that its files have in the directory: `shard-000/`, or nothing."""
         if len(self._shards) == 1:
             return {"": self._asked(0, lambda each: each.verify())}
-        said = marker_of_shards(self._files)
-        marker = check_marker(self._files, None if said is None else said.uuid.bytes)
+        marker = check_runs_marker(self._files)
         run = VerifyReport(RecoveryReport(), files=[] if marker is None else [marker])
         found = self._all(lambda each: each.verify())
         return {"": run, **{f"{each.folder}/": report for each, report in zip(self._shards, found, strict=True)}}

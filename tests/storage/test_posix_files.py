@@ -159,6 +159,32 @@ def test_replacing_and_overwriting_leave_only_the_new_content(tmp_path: Path) ->
         files.read("a")
 
 
+@pytest.mark.parametrize("point", [fault_points.before("owner-rename"), fault_points.after("owner-rename")])
+def test_a_replacement_that_fails_leaves_nothing_beside_the_file(tmp_path: Path, point: str) -> None:
+    def fails(at: str) -> None:
+        if at == point:
+            raise OSError(errno.EIO, "Input/output error")
+
+    PosixFiles(tmp_path).replace("a", b"first", "owner")
+    with pytest.raises(OSError, match="Input/output"):
+        PosixFiles(tmp_path, fails).replace("a", b"second", "owner")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("call", ["replace", "link"])
+def test_what_failed_is_told_also_where_what_was_written_aside_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def read_only(path: str, target: str = "") -> None:
+        raise OSError(errno.EROFS if target else errno.EBUSY, "Read-only file system" if target else "busy")
+
+    monkeypatch.setattr(os, call, read_only)
+    monkeypatch.setattr(os, "unlink", read_only)
+    files = PosixFiles(tmp_path)
+    with pytest.raises(OSError, match="Read-only file system"):
+        (files.replace if call == "replace" else files.create)("a", b"content", "owner")
+
+
 def test_a_directory_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(CaptureDirectoryError, match="give an absolute path"):
         PosixFiles("relative/path")

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from gym_capture.directory.repairing import repair_at_rest
 from gym_capture.errors import CaptureDirectoryError, MissingRunMarker, SettingsDiffer, ShardGiven
+from gym_capture.model.codec import FORMAT_VERSION, checksum
 from gym_capture.storage import names
 from gym_capture.storage.owner_file import OwnerIdentity
 from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import create_or_adopt_shards, marker_of_shards, require_shard, shards_of
-from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.storage.run_marker import RunMarker, create_or_adopt_run, encode_marker
 from gym_capture.storage.store import CaptureStore
 
 
@@ -42,8 +44,13 @@ def test_a_run_of_one_shard_is_laid_out_as_it_always_was(tmp_path: Path) -> None
 
 def test_the_runs_marker_names_the_number_and_each_shards_its_own(directory: str) -> None:
     marker = create_or_adopt_shards(directory, 2)
-    common = {"run": marker.run, "format": 1, "shards": 2}
-    assert runs_of(directory) == [common, {**common, "shard": 0}, {**common, "shard": 1}]
+    common = {"run": marker.run, "format": FORMAT_VERSION, "shards": 2}
+    runs = runs_of(directory)
+    for run in runs:
+        # As the format says: of the whole, without blanks and with 0 there.
+        said = json.dumps({**run, "crc32c": 0}, separators=(",", ":")).encode()
+        assert run.pop("crc32c") == checksum(said)
+    assert runs == [common, {**common, "shard": 0}, {**common, "shard": 1}]
     assert create_or_adopt_shards(directory, 2) == marker
 
 
@@ -80,8 +87,8 @@ def test_a_start_that_was_killed_between_the_markers_is_gone_on_with(directory: 
     assert len(runs_of(directory)) == 3
 
 
-def take(files: PosixFiles) -> None:
-    Ownership.take(files, OwnerIdentity("a"), wait=lambda seconds: None)
+def take(files: PosixFiles) -> Ownership:
+    return Ownership.take(files, OwnerIdentity("a"), wait=lambda seconds: None)
 
 
 def test_a_lost_marker_of_a_run_that_was_owned_is_not_made_anew(directory: str) -> None:
@@ -130,6 +137,73 @@ def test_a_shard_of_another_place_or_run_is_not_served(directory: str) -> None:
         require_shard(directory, uuid.uuid4().hex, 0, 3)
     with pytest.raises(CaptureDirectoryError, match="says that it is shard 2"):
         CaptureStore(directory)
+
+
+def one_shard(marker: RunMarker) -> RunMarker:
+    return RunMarker(marker.run, FORMAT_VERSION)
+
+
+def another_run(marker: RunMarker) -> RunMarker:
+    return RunMarker(uuid.uuid4().hex, FORMAT_VERSION, 2)
+
+
+def more_shards(marker: RunMarker) -> RunMarker:
+    return RunMarker(marker.run, FORMAT_VERSION, 3)
+
+
+@pytest.mark.parametrize("wrong", [one_shard, another_run, more_shards])
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_runs_marker_is_outvoted_by_its_shards_and_restored(
+    directory: str, wrong: Callable[[RunMarker], RunMarker], owned: bool
+) -> None:
+    marker = create_or_adopt_shards(directory, 2)
+    if owned:
+        for shard in (0, 1):
+            take(PosixFiles(require_shard(directory, marker.run, shard, 2))).release(0, 0)
+    path = Path(directory, names.RUN)
+    whole = path.read_bytes()
+    path.write_bytes(encode_marker(wrong(marker)))
+    with pytest.raises(CaptureDirectoryError):
+        require_shard(directory, marker.run, 1, 2)
+    store = CaptureStore(directory)
+    assert (store.run, [each.file for each in store.verify().files]) == (marker.run, [names.RUN])
+    assert repair_at_rest(directory)[""].files == [names.RUN]
+    assert path.read_bytes() == whole
+    assert CaptureStore(directory).verify().sound
+
+
+def test_shards_beside_a_marker_of_one_are_damage_and_no_run_of_one(directory: str) -> None:
+    marker = create_or_adopt_shards(directory, 2)
+    Path(directory, names.RUN).write_bytes(encode_marker(one_shard(marker)))
+    for shards in (1, 2):
+        with pytest.raises(CaptureDirectoryError, match=r"has one shard, and shard-000 lies beside.*verify --repair"):
+            create_or_adopt_shards(directory, shards)
+    # Where there is a log beside them, too, nobody says which is right.
+    take(PosixFiles(directory))
+    for read in (CaptureStore, repair_at_rest):
+        with pytest.raises(CaptureDirectoryError, match="move away what does not belong"):
+            read(directory)
+
+
+def test_a_start_of_one_shard_does_not_go_on_with_one_of_several(directory: str) -> None:
+    os.mkdir(f"{directory}/shard-000")
+    with pytest.raises(CaptureDirectoryError, match=r"shard-000 was made by a start with several.*remove that folder"):
+        create_or_adopt_shards(directory, 1)
+    create_or_adopt_shards(directory, 2)
+    os.unlink(f"{directory}/RUN")
+    with pytest.raises(SettingsDiffer, match=r"has 2 shards, and capture.shards is 1"):
+        create_or_adopt_shards(directory, 1)
+    assert sorted(os.listdir(directory)) == ["shard-000", "shard-001"]
+
+
+def test_a_damaged_marker_of_a_shard_that_nobody_owned_yet_is_restored_from_the_runs(directory: str) -> None:
+    create_or_adopt_shards(directory, 2)
+    path = Path(directory, "shard-001", names.RUN)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    assert repair_at_rest(directory)["shard-001/"].files == [names.RUN]
+    assert path.read_bytes() == whole
+    assert CaptureStore(directory).verify().sound
 
 
 def test_a_shards_own_directory_is_not_taken_for_a_run(directory: str) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import random
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from gym_capture.storage.remote.contents import decode_contents, encode_contents
 from gym_capture.storage.remote.remote_files import BLOCK_BYTES, RemoteFiles
 from gym_capture.storage.remote.run_uri import shown
 from gym_capture.storage.run_layout import create_or_adopt_shards
+from gym_capture.storage.run_marker import marker_content
 from gym_capture.storage.sealed.manifest import SealedFile
 from gym_capture.storage.sealed.reader import SealedReader
 from gym_capture.storage.store import CaptureStore
@@ -263,8 +265,7 @@ def test_a_file_that_does_not_come_back_as_it_was_sent_is_removed_and_told(
 def test_what_lies_there_already_is_never_replaced(s3: S3Server, sealed: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(sealed, other)
-    run = json.loads((other / names.RUN).read_text())
-    (other / names.RUN).write_bytes((other / names.RUN).read_bytes().replace(run["run"].encode(), b"ab" * 16))
+    (other / names.RUN).write_bytes(marker_content(uuid.UUID(hex="ab" * 16)))
     uri = s3.uri(f"{BUCKET}/taken")
     carry_sealed(other, uri)
     there = objects(s3, "taken")

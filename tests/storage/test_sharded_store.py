@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gym_capture.cli.verification import repaired, verification
@@ -12,7 +13,11 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.client.sharded_host import host_over
 from gym_capture.directory.locate import Liveness, liveness, owner_of
 from gym_capture.directory.resting import clear_at_rest
+from gym_capture.errors import CaptureDirectoryError
+from gym_capture.model.codec import FORMAT_VERSION
 from gym_capture.model.shards import shard_of
+from gym_capture.storage.posix_files import PosixFiles
+from gym_capture.storage.run_marker import RunMarker, encode_marker, read_marker
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.conformance import some_exchange
 from gym_capture.testing.threaded_shards import ThreadedShards
@@ -101,6 +106,20 @@ def test_verify_names_the_shard_and_repair_mends_it(directory: str) -> None:
     assert [each for each in again["damage"] if each["what"] in ("bytes", "file")] == []
     assert {each["segment"] for each in again["quarantined"]} == {f"shard-002/{segment}"}
     assert repaired(Path(directory))["epoch"] is None
+
+
+def test_a_shards_marker_of_another_run_is_restored_where_the_runs_and_its_log_agree(directory: str) -> None:
+    path = Path(directory, "shard-001", "RUN")
+    content = path.read_bytes()
+    path.write_bytes(encode_marker(RunMarker("ab" * 16, FORMAT_VERSION, SHARDS, 1)))
+    assert [each["file"] for each in verification(CaptureStore(directory))["damage"]] == ["shard-001/RUN"]
+    assert repaired(Path(directory))["files"] == ["shard-001/RUN"]
+    assert path.read_bytes() == content
+    # Which shard it is only that file says: another one's is refused.
+    path.write_bytes(encode_marker(msgspec.structs.replace(read_marker(PosixFiles(path.parent)), shard=2)))
+    for read in (CaptureStore, repaired):
+        with pytest.raises(CaptureDirectoryError, match="says that it is shard 2"):
+            read(Path(directory))
 
 
 def test_a_shards_lost_marker_is_restored_with_its_number(directory: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gym_capture.errors import CaptureDirectoryError, DirectoryHeld, MissingRunMarker, Superseded
 from gym_capture.model.client_settings import ClientSettings
+from gym_capture.model.codec import checksum
 from gym_capture.model.ledger import Ledger
 from gym_capture.model.redaction_rules import RedactionRules
 from gym_capture.storage import fault_points, names
@@ -464,11 +465,42 @@ def test_what_clients_go_by_is_told_and_outlives_an_owner_that_says_nothing_of_i
     assert changed.client == ClientSettings()
 
 
-def test_an_owner_file_of_an_older_version_tells_the_defaults() -> None:
+def test_nothing_of_a_damaged_owner_file_is_inherited() -> None:
+    disk = FaultyDisk()
+    create_or_adopt_run(disk.view())
+    Ownership.take(disk.view(), identity("first"), ManualClock(), client=CLIENTS).release(0, 0)
+    # Still JSON, and without the rule that it had: so a checksum has to tell it.
+    disk.put(names.OWNER, disk.content(names.OWNER).replace(b'"redact"', b'"redacu"'))
+    before = disk.view().names()
+    for takeover, client in ((False, None), (True, None), (False, CLIENTS)):
+        with pytest.raises(CaptureDirectoryError, match=r"OWNER.*gym-capture verify --repair.*with the run's settings"):
+            Ownership.take(disk.view(), identity("next"), ManualClock(), takeover=takeover, client=client)
+    assert disk.view().names() == before
+    # Who fences whoever it was, and says what clients go by, needs nothing of that file.
+    Ownership.take(disk.view(), identity("next"), ManualClock(), takeover=True, client=CLIENTS)
+    told = read_owner(disk.view())
+    assert told is not None
+    assert (told.epoch, told.client) == (2, CLIENTS)
+
+
+def test_an_owner_whose_file_is_damaged_acknowledges_nothing_until_it_is_back() -> None:
+    disk = FaultyDisk()
+    create_or_adopt_run(disk.view())
+    owner = Ownership.take(disk.view(), identity(), ManualClock())
+    disk.flip_bit(names.OWNER, 8 * disk.content(names.OWNER).index(b'"epoch":1') + 8 * 8)
+    with pytest.raises(CaptureDirectoryError, match="cannot be read") as caught:
+        owner.check()
+    assert not isinstance(caught.value, Superseded)
+    disk.flip_bit(names.OWNER, 8 * disk.content(names.OWNER).index(b'"epoch":0') + 8 * 8)
+    owner.check()
+
+
+def test_an_owner_file_of_another_version_tells_the_defaults() -> None:
     disk = FaultyDisk()
     run = create_or_adopt_run(disk.view())
-    old = {"run": run.hex, "epoch": 1, "identity": {"actor_id": "a"}, "endpoint": None}
-    disk.view().replace(names.OWNER, json.dumps(old).encode(), fault_points.OWNER)
+    old = {"run": run.hex, "epoch": 1, "identity": {"actor_id": "a"}, "endpoint": None, "later": True, "crc32c": 0}
+    old["crc32c"] = checksum(json.dumps(old, separators=(",", ":")).encode())
+    disk.view().replace(names.OWNER, json.dumps(old, indent=1).encode(), fault_points.OWNER)
     told = read_owner(disk.view())
     assert told is not None
     assert told.client == ClientSettings()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import google_crc32c
 import msgspec
 
 from gym_capture.errors import DamagedLog, FormatError
 from gym_capture.storage import names
 from gym_capture.storage.sealed.manifest import MANIFEST, SealedFile, part_files_in
+from gym_capture.storage.summed_json import convert_fields, encode_summed, summed_fields
 
 CONTENTS_FORMAT = 1
 
@@ -18,24 +18,16 @@ class Contents(msgspec.Struct, frozen=True):
     Args:
         run: the run's uuid, hex.
         files: every file but this one, with its path in the folder.
-        crc32c: of all that, as JSON without blanks and with 0 here.
     """
 
     run: str
     files: tuple[SealedFile, ...]
     format: int = CONTENTS_FORMAT
-    crc32c: int = 0
 
 
 def encode_contents(run: str, files: tuple[SealedFile, ...]) -> bytes:
     """The bytes of a `CONTENTS`; the same for the same run and files."""
-    contents = Contents(run, files)
-    summed = msgspec.structs.replace(contents, crc32c=_sum(contents))
-    return msgspec.json.format(msgspec.json.encode(summed), indent=1) + b"\n"
-
-
-def _sum(contents: Contents) -> int:
-    return int(google_crc32c.value(msgspec.json.encode(msgspec.structs.replace(contents, crc32c=0))))
+    return msgspec.json.format(encode_summed(Contents(run, files)), indent=1) + b"\n"
 
 
 def decode_contents(data: bytes, where: str) -> Contents:
@@ -49,16 +41,18 @@ def decode_contents(data: bytes, where: str) -> Contents:
         FormatError: another version wrote it.
     """
     try:
-        contents = msgspec.json.decode(data, type=Contents)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        fields = summed_fields(data)
+    except ValueError as error:
         raise _damaged(where, str(error)) from error
-    if contents.format != CONTENTS_FORMAT:
+    if fields.get("format") != CONTENTS_FORMAT:
         raise FormatError(
-            f"the run at {where} has contents of format {contents.format}, this gym_capture reads {CONTENTS_FORMAT}. "
-            "Nothing was changed; use the version that wrote it."
+            f"the run at {where} has contents of format {fields.get('format')}, this gym_capture reads "
+            f"{CONTENTS_FORMAT}. Nothing was changed; use the version that wrote it."
         )
-    if contents.crc32c != _sum(contents):
-        raise _damaged(where, "its checksum is that of other contents")
+    try:
+        contents = convert_fields(fields, Contents)
+    except ValueError as error:
+        raise _damaged(where, str(error)) from error
     strange = [file.name for file in contents.files if not _is_of_a_run(file.name)]
     if strange:
         raise _damaged(where, f"it names {strange[0]!r}")
