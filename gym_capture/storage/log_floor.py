@@ -19,8 +19,8 @@ _OPENING = LogEnd(0, SEGMENT_HEAD_BYTES + FRAME_HEAD_BYTES)
 def log_floor(files: Files, epoch: int, listed: Iterable[str]) -> LogEnd | None:
     """Up to where an epoch's log was on disk at least, by what was written only afterwards; None: nothing says it.
 
-    Its newest sound checkpoint was written when all that it holds was durable; `OWNER` names an endpoint when the
-    opening was. It is true of what is looked up after this returned.
+    Its newest sound checkpoint was written when all that it holds was durable; `OWNER` names the last
+    epoch whose opening was. It is true of what is looked up after this returned.
 
     Args:
         files: the capture directory.
@@ -39,7 +39,7 @@ def log_floor(files: Files, epoch: int, listed: Iterable[str]) -> LogEnd | None:
         owner = read_owner(files)
     except CaptureDirectoryError:
         return None
-    return _OPENING if owner is not None and owner.epoch == epoch and owner.endpoint is not None else None
+    return _OPENING if owner is not None and owner.last_opened == epoch else None
 
 
 def reaches(files: Files, epoch: int, floor: LogEnd) -> bool:

@@ -70,7 +70,8 @@ class OwnerInfo(msgspec.Struct, frozen=True):
     """The content of `OWNER`, but its checksum.
 
     Args:
-        client: what clients go by; the defaults where an older version wrote the file.
+        client: what clients go by.
+        opened: the last epoch before this one whose opening was on disk (0: none that is known).
     """
 
     run: str
@@ -78,6 +79,12 @@ class OwnerInfo(msgspec.Struct, frozen=True):
     identity: OwnerIdentity
     endpoint: Endpoint | None = None
     client: ClientSettings = ClientSettings()
+    opened: int = 0
+
+    @property
+    def last_opened(self) -> int:
+        """The last epoch whose opening was on disk: an endpoint is told after that."""
+        return self.epoch if self.endpoint is not None else self.opened
 
 
 def read_owner(files: Files, point: str | None = None) -> OwnerInfo | None:

@@ -58,6 +58,7 @@ class Ownership:
         token: str,
         clock: Clock,
         client: ClientSettings,
+        opened: int = 0,
     ) -> None:
         self._files = files
         self.run = run
@@ -67,6 +68,7 @@ class Ownership:
         self.token = token
         self.clock = clock
         self.endpoint: Endpoint | None = None
+        self._opened = opened
         self._beats = 0
         self._ours: bytes | None = None
 
@@ -111,11 +113,17 @@ class Ownership:
         run = read_run(files)
         if not takeover:
             _refuse_if_held(files, identity, wait, beat_s)
-        if client is None:
+        try:
             last = read_owner(files)
+        except CaptureDirectoryError:
+            if client is None:
+                raise
+            last = None
+        if client is None:
             client = ClientSettings() if last is None else last.client
+        opened = 0 if last is None else last.last_opened
         epoch = _claim_epoch(files, identity)
-        taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock(), client)
+        taken = cls(files, run, epoch, identity, new_token(), clock or SystemClock(), client, opened)
         files.create(names.token_file(epoch), token_content(taken.token), fault_points.TOKEN)
         taken.beat()
         # A taker that is already late must not replace the OWNER of a later one.
@@ -181,7 +189,7 @@ class Ownership:
         self._files.replace(names.beat_file(self.epoch), note, fault_points.STOP)
 
     def _replace_owner(self) -> None:
-        info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint, self.client)
+        info = OwnerInfo(self.run.hex, self.epoch, self.identity, self.endpoint, self.client, self._opened)
         self._files.replace(names.OWNER, encode_summed(info), fault_points.OWNER)
         # Whoever claimed a later epoch before this replacement would be hidden by it; it comes to light here.
         self._leave_if_late()

@@ -17,6 +17,7 @@ from gym_capture.storage.log_reader import Frame
 from gym_capture.storage.log_scan import replay_log, scan_log
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import Endpoint, LogEnd, end_of_log, is_stopped, owner_state, stop_note
+from gym_capture.storage.ownership import Ownership
 from gym_capture.storage.repair import repair
 from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.store import CaptureStore
@@ -228,6 +229,8 @@ def test_an_owner_that_told_its_endpoint_had_an_opening() -> None:
     disk.view().remove(segments(disk)[0].file)
     report = CaptureStore(disk.view()).verify()
     assert [place.segment for place in report.log.damages] == [SegmentName(EPOCH, 0)]
+    # A taker that dies at once forgets it no more than one that goes on.
+    Ownership.take(disk.view(), identity("dies"), ManualClock(), takeover=True)
     after = Owner(disk.view(), "second", takeover=True)
     assert after.ledger.view("nowhere").reasons == {"damaged": 1}
     after.stop()

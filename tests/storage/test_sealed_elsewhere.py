@@ -278,7 +278,9 @@ def test_what_lies_there_already_is_never_replaced(s3: S3Server, sealed: Path, t
         seal_and_carry(unsealed, uri)
     assert not (unsealed / names.SEALED).exists()
     s3.reached().delete_file(f"{BUCKET}/taken/CONTENTS")
-    with pytest.raises(TargetTaken, match=r"RUN has other bytes.*remove RUN there and run the same command again"):
+    with pytest.raises(
+        TargetTaken, match=r"RUN has (other bytes|7\d bytes there).*remove RUN there and run the same command again"
+    ):
         carry_sealed(sealed, uri)
     replace_object(s3, "taken/notes.txt", b"mine")
     with pytest.raises(TargetTaken, match=r"notes\.txt is not of this run"):
