@@ -223,10 +223,11 @@ def _last_group(files: Files, name: SegmentName, end: int) -> _Tail:
             tail.frames.clear()
         tail.frames.append(item)
         note_rollouts(tail.rollouts, item.rows)
-        tail.sealed_to = max(
-            (row.length for row in item.rows if type(row) is SealRow and (row.epoch, row.segment) == name),
-            default=tail.sealed_to,
-        )
+        for row in item.rows:
+            if type(row) is SealRow and (row.epoch, row.segment) == name:
+                tail.sealed_to = row.length
+            elif type(row) is MembersRow and (row.epoch, row.segment) == name:
+                tail.rollouts = {**dict.fromkeys(row.rollouts, 0), **tail.rollouts}
     return tail
 
 
@@ -277,8 +278,8 @@ def _judge_damages(files: Files, tail: _Tail, report: RecoveryReport, marks: dic
     report.tears += tail.torn
     for damage in tail.damages:
         place = Place(name, damage.offset, damage.length)
-        unwritten = damage.offset >= tail.sealed_to and never_written(SegmentSource(files, name).read_at, damage)
-        if damage.kind == "tear" or unwritten:
+        synced = damage.offset < tail.sealed_to
+        if not synced and (damage.kind == "tear" or never_written(SegmentSource(files, name).read_at, damage)):
             report.tears.append(place)
         else:
             report.damages.append(place)

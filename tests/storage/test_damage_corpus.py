@@ -10,6 +10,7 @@ from itertools import pairwise, product
 import pytest
 
 from gym_capture.errors import CaptureDirectoryError, FormatError
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES
 from gym_capture.model.rows import MembersRow
 from gym_capture.storage import names
 from gym_capture.storage.names import SegmentName
@@ -119,6 +120,23 @@ def test_whose_rows_a_segment_has_is_known_though_its_own_list_is_cut_off(stoppe
     assert "d" in marked
     assert "nowhere" not in marked
     owner = Owner(after.view(), "next")
+    assert said(owner.ledger) == said(before_owner)
+    owner.stop()
+    assert said(fold(after)[0]) == said(owner.ledger)
+
+
+def test_what_a_segment_says_was_synced_is_torn_for_the_next_owner_no_more_than_for_a_reader(
+    stopped: FaultyDisk,
+) -> None:
+    """A segment's own seal stands before it once more, so all that it covers ends in the middle of a frame."""
+    last = segments(stopped)[-1]
+    seal = frames_of(stopped)[-1]
+    after = stopped.copy()
+    data = stopped.content(last.file)
+    after.put(last.file, data[:SEGMENT_HEAD_BYTES] + data[seal.offset : seal.end] + data[SEGMENT_HEAD_BYTES:])
+    before_owner, _ = fold(after)
+    owner = Owner(after.view(), "next")
+    assert owner.report.damaged
     assert said(owner.ledger) == said(before_owner)
     owner.stop()
     assert said(fold(after)[0]) == said(owner.ledger)
