@@ -9,8 +9,10 @@ from gym_capture.model.rows import ClearRow, MarkRow, Row
 from gym_capture.storage import names
 from gym_capture.testing.faulty_files import FaultyDisk
 
-HOSTILE = 0.5
-"""Of so many schedules most answers are hostile."""
+HOSTILE = 0.3
+"""In so many schedules there are hostile answers."""
+ANSWERS = 0.6
+"""So many answers of these are hostile."""
 
 
 class Forger:
@@ -28,7 +30,7 @@ class Forger:
 
     def answer(self, rollout: str) -> bytes | None:
         """The bytes of an answer, so random that nobody compresses them; None: it has none."""
-        if not self._hostile or self._random.random() < 0.3:
+        if not self._hostile or self._random.random() > ANSWERS:
             return None
         ahead = self._random.randbytes(self._random.randint(2000, 8000))
         return ahead + (self._frame(rollout) if self._random.random() < 0.8 else self._log())
@@ -40,7 +42,7 @@ class Forger:
             encoded,
             run=self._random.choice([b"", bytes(16)]),
             kind=FrameKind.OWNER,
-            epoch=self._random.choice([1, 1, 2, 3]),
+            epoch=names.epochs_in(self._disk.view().names())[-1],
             group=1000,
             sequence=1 << 40,
             row_count=len(rows),

@@ -21,6 +21,7 @@ from gym_capture.service.group_commit import Done, GroupCommit
 from gym_capture.service.owned_log import OwnedLog
 from gym_capture.storage import log_reader, segments
 from gym_capture.storage.segments import SegmentWriter
+from tests.simulation import forger
 
 Patch = tuple[Any, str, Any]
 
@@ -173,6 +174,8 @@ def frames_known_by_their_form() -> list[Patch]:
         return encode(rows, **{**fields, "run": b""})
 
     return [
+        (forger, "HOSTILE", 1.0),
+        (forger, "ANSWERS", 1.0),
         (segments, "encode_frame_head", unkeyed),
         (log_reader, "head_matches", lambda fixed, rows, run: matches(fixed, rows, b"")),
     ]

@@ -30,7 +30,7 @@ PROVOKED_BY = {
     "messages not journaled": [],
     "messages that are lacking ignored": [],
     "number of a history used again": [],
-    "frames known by their form": ["lose owner's host between append and sync"],
+    "frames known by their form": [*["lose owner's host between append and sync"] * 3],
 }
 """The faults that bring each planted bug to light soonest."""
 TRIES = 150
