@@ -173,17 +173,23 @@ class Session:
             self.lost()
             self._close()
 
-    def send(self, message: FromOwner, body: Sequence[bytes | memoryview] = ()) -> None:
-        """Tell the client something."""
-        if not self._ended:
-            self._send(encode_message(message, body))
+    def _tell(self, message: FromOwner) -> None:
+        self._reply(encode_message(message))
 
     def _reply(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Answer a call. Any answer is a sign of life, so none is given by an owner that may have a successor."""
-        self._service.when_sure(lambda: None if self._ended else self._send(buffers))
+        """Say something. All that is said is a sign of life, so an owner that may have a successor says nothing.
 
-    def _answer_beat(self) -> None:
-        self.send(BeatReply(self._service.epoch))
+        All but `_say_now` comes by here: the welcome, which is decided upon when it is sure, and last words, after
+        which the client has to look the owner up again.
+        """
+        self._service.when_sure(lambda: self._put(buffers))
+
+    def _say_now(self, message: FromOwner) -> None:
+        self._put(encode_message(message))
+
+    def _put(self, buffers: Sequence[bytes | memoryview]) -> None:
+        if not self._ended:
+            self._send(buffers)
 
     def set_paused(self, paused: bool) -> None:
         """Stop or resume reading."""
@@ -199,7 +205,7 @@ class Session:
         refusal = self._refusal(message)
         if refusal is not None:
             self._service.connections.counts["refused_connections"] += 1
-            self.send(Refused(type(refusal).__name__, str(refusal)))
+            self._say_now(Refused(type(refusal).__name__, str(refusal)))
             self.end()
             return
         self._held = deque()  # what is said before the welcome waits for it
@@ -215,7 +221,7 @@ class Session:
         # Before the welcome: the claims that are lost must be so before any batch of this connection.
         service.admit(self, hello.open_claims)
         settings = service.settings
-        self.send(
+        self._say_now(
             Welcome(
                 PROTOCOL_VERSION,
                 PACKAGE_VERSION,
@@ -316,12 +322,12 @@ class Session:
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
         self._service.connections.answered(self, size)
         if durable:
-            self.send(Answers(batch, results))
+            self._tell(Answers(batch, results))
 
     def _repeat(self, batch: int, repeated: Repeated) -> None:
         """Told again from what was decided then, and no sooner than that is durable."""
         if repeated.sequence <= self._service.ledger.durable_sequence:
-            self.send(Answers(batch, repeated.results))
+            self._tell(Answers(batch, repeated.results))
         else:
             self._service.commit.when_durable(repeated.sequence, partial(self._answer, batch, repeated.results, 0))
 
@@ -332,7 +338,7 @@ class Session:
         kind = type(message)
         if kind is Beat:
             service.ledger.renew(self.client, service.now())
-            service.when_sure(self._answer_beat)
+            self._tell(BeatReply(service.epoch))
         elif kind is Call:
             service.ledger.renew(self.client, service.now())
             self._call(message)
@@ -364,18 +370,18 @@ class Session:
             try:
                 validate_rollout_id(request.rollout)
             except InvalidRolloutId as error:
-                self.send(Failure(number, type(error).__name__, str(error)))
+                self._tell(Failure(number, type(error).__name__, str(error)))
                 return
 
         def answer(result: bool | GymCaptureError) -> None:
             self._calls.pop(number, None)
             if isinstance(result, GymCaptureError):
-                self.send(Failure(number, type(result).__name__, str(result)))
+                self._tell(Failure(number, type(result).__name__, str(result)))
             elif result and request.standing:
                 # Of this very moment, at which nothing is outstanding.
-                self.send(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
+                self._tell(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
             else:
-                self._reply(encode_message(Reply(number, result), ()))
+                self._tell(Reply(number, result))
 
         waiter = self._service.waiters.add(request.rollout, request.timeout_s, answer)
         if waiter.answer is not None:
@@ -405,13 +411,13 @@ class Session:
                 )
             if not isinstance(request, Stop):
                 self._reply(buffers)
-            elif not self._ended:
-                self._send(buffers)
+            else:
+                self._put(buffers)  # last words
         except GymCaptureError as error:
-            self.send(Failure(number, type(error).__name__, str(error)))
+            self._tell(Failure(number, type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001  # a fault of this package must reach the caller, not end in a task
             service.fault(error)
-            self.send(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
+            self._tell(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
         finally:
             self._calls.pop(number, None)
         if isinstance(request, Stop):

@@ -18,10 +18,12 @@ from gym_capture.model.messages import (
     BeatReply,
     Call,
     Cancel,
+    Failure,
     Hello,
     Merge,
     Quiesce,
     Refused,
+    Reply,
     Stats,
     Stop,
     Welcome,
@@ -125,6 +127,101 @@ async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_answers_n
         bench.executor.let_go()
         await eventually(lambda: len(wire.sent) == 4)
         assert sorted(each.number for each in wire.sent[1:]) == [1, 2, 3]
+
+
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_refuses_no_call_either_until_it_can() -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        wire.say(Call(1, Quiesce("not/valid", 0.0)))
+        wire.say(Call(2, Merge("not/valid", -1, 0)))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 3)
+        assert [(type(each), each.number) for each in wire.sent[1:]] == [(Failure, 1), (Failure, 2)]
+
+
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_repeats_no_answer_until_it_can() -> None:
+    async with serving() as bench:
+        first, again = Wire(bench), Wire(bench)
+        batch = Batch(1, 0, [ClaimRow("r", 1)])
+        first.hello()
+        first.say(batch)
+        await eventually(lambda: len(first.sent) == 2)
+        again.hello(open_claims=[1])
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        again.say(batch)
+        await turns()
+        assert len(again.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(again.sent) == 2)
+        assert again.sent[1] == first.sent[1]
+
+
+async def test_an_owner_that_was_frozen_after_the_look_looks_again_before_it_says_what_is_quiescent() -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        check = bench.service.tenure.check
+
+        async def frozen_after_it() -> bool:
+            ours = await check()
+            bench.clock.advance(bench.service.settings.lease_s)
+            bench.executor.hold()
+            return ours
+
+        bench.service.waiters._check = frozen_after_it
+        wire.say(Call(1, Quiesce(None, 10.0, standing=True)))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 2)
+        assert wire.sent[1] == Reply(1, [1, 0])
+
+
+async def test_an_owner_that_was_frozen_after_a_groups_look_looks_again_before_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        log = bench.service.tenure.log
+        assert log is not None
+        check = log.check
+
+        def frozen_after_it() -> None:
+            monkeypatch.undo()
+            check()
+            bench.clock.advance(bench.service.settings.lease_s)
+            bench.executor.hold()
+
+        monkeypatch.setattr(log, "check", frozen_after_it)
+        wire.say(Batch(1, 0, [ClaimRow("r", 1)]))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 2)
+        assert wire.sent[1] == Answers(1, [Result(Outcome.APPLIED, 0)])
+
+
+async def test_a_group_on_disk_tells_as_much_as_a_look_and_all_that_waited_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        monkeypatch.setattr(bench.service.tenure, "check", asyncio.Event().wait)  # a look that never ends
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        wire.say(Beat())
+        await turns()
+        assert len(wire.sent) == 1
+        wire.say(Batch(1, 0, [ClaimRow("r", 1)]))
+        await eventually(lambda: len(wire.sent) == 3)
+        assert wire.sent[1:] == [BeatReply(1), Answers(1, [Result(Outcome.APPLIED, 0)])]
 
 
 @pytest.mark.parametrize(
