@@ -329,6 +329,7 @@ class CaptureService:
             # Whoever thaws finds the connection closed, says hello again and is told what it has lost.
             if not self.ledger.clients[session.client].live:
                 session.end()
+        self.connections.forget_places(self.ledger.clients)
 
     def when_sure(self, act: Callable[[], None]) -> None:
         """Do something now, or once it is known that the directory is still ours; never, if it is not.

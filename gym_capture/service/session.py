@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,7 @@ Send = Callable[[Sequence[bytes | memoryview]], None]
 """Queue one encoded message; never blocks, and a broken connection swallows it."""
 
 _CLIENT_ID_BYTES = 16
+_PLACE_CHARACTERS = 256
 _WITH_PARTS = (CommitRow, HistoryRow)
 _MAX_CALLS = 200_000
 _DAMAGED_TRIES = 3
@@ -69,7 +70,7 @@ class Session:
         place: where the client says it is.
         heard: set by whoever reads the connection when bytes came in; they renew the lease even before the message is
             complete.
-        unanswered: bytes of batches that are not answered yet.
+        unanswered: bytes of batches that are not answered yet, and of all that is held back.
         paused: whether reading should stop.
     """
 
@@ -117,6 +118,7 @@ class Session:
             return  # an owner that ends takes nothing more; the client sends it again to the next one
         if self._held is not None:
             self._held.append((head, body))
+            self._service.connections.received(self, len(head) + len(body))
         else:
             self._take(head, body)
 
@@ -142,15 +144,25 @@ class Session:
     def _hold_back(self, missing: list[str], head: bytes, body: bytes) -> None:
         """A batch is of rollouts that are not in memory: it waits for them, and all that comes after it waits too."""
         self._held = deque([(head, body)])
+        self._service.connections.received(self, len(head) + len(body))
         self._service.paging.start(missing, self._go_on)
 
     def _go_on(self) -> None:
         held, self._held = self._held, None
         while held and not self._ended and self._service.state is State.SERVING:
-            self._take(*held.popleft())
+            head, body = held.popleft()
+            self._service.connections.answered(self, len(head) + len(body))  # what is taken counts itself
+            self._take(head, body)
             if self._held is not None:
                 self._held += held
                 return
+        self._let_go(held or ())
+        self._service.connections.resume()
+
+    def _let_go(self, held: Iterable[tuple[bytes, bytes]]) -> None:
+        """What was held back is not taken any more."""
+        for head, body in held:
+            self._service.connections.answered(self, len(head) + len(body))
 
     def broken(self, error: ProtocolError) -> None:
         """The connection carries something that it must not; it is counted and closed."""
@@ -166,6 +178,10 @@ class Session:
             self._drop_call(call)
         self._calls.clear()
         self._service.connections.ended(self)
+        if self._held:
+            held, self._held = self._held, None
+            self._let_go(held)
+            self._service.connections.resume()
 
     def end(self) -> None:
         """Close the connection from this side."""
@@ -216,7 +232,7 @@ class Session:
         if self._ended:
             return
         self.client = hello.client
-        self.place = hello.place
+        self.place = hello.place[:_PLACE_CHARACTERS]
         service = self._service
         # Before the welcome: the claims that are lost must be so before any batch of this connection.
         service.admit(self, hello.open_claims)

@@ -19,6 +19,7 @@ from gym_capture.model.messages import (
     Call,
     Cancel,
     Failure,
+    Goodbye,
     Hello,
     Merge,
     Quiesce,
@@ -522,6 +523,61 @@ async def test_reading_stops_for_everyone_at_the_owners_bound() -> None:
         bench.executor.let_go()
         await eventually(lambda: all(wire.holds == [True, False] for wire in wires))
         assert bench.service.connections.buffered <= 0.75 * 3000
+
+
+async def test_what_a_session_holds_back_counts_until_it_is_taken_and_stops_reading() -> None:
+    async with serving(settings=OwnerSettings(owner_buffer_bytes=3000)) as bench:
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()  # so nobody is welcomed yet
+        waiting, gone = Wire(bench), Wire(bench)
+        for wire, client in ((waiting, ID), (gone, b"g" * 16)):
+            wire.hello(client=client)
+            for number in range(1, 20):
+                exchange = sealed(f"c{number}")
+                wire.say(Batch(number, 0, [commit_row("r", exchange)]), b"".join(exchange.body))
+            assert wire.holds == [True]
+        both = bench.service.stats()["buffered_bytes"]
+        assert both > 3000
+        gone.session.lost()
+        left = bench.service.stats()["buffered_bytes"]
+        assert 3000 < left < both
+        bench.executor.let_go()
+        await eventually(lambda: len(waiting.sent) > 1 and isinstance(waiting.sent[-1], Answers))
+        await eventually(lambda: bench.service.stats()["buffered_bytes"] == 0)
+        assert waiting.holds == [True, False]
+        assert bench.service.stats()["paused"] == 0
+
+
+async def test_what_was_held_back_and_is_taken_no_more_does_not_count_either() -> None:
+    async with serving() as bench:
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        wire = Wire(bench)
+        wire.hello()
+        wire.session.receive(b"garbage", b"")
+        wire.say(Beat())
+        assert bench.service.stats()["buffered_bytes"] > 0
+        bench.executor.let_go()
+        await eventually(lambda: wire.closed == 1)
+        assert bench.service.stats()["buffered_bytes"] == 0
+
+
+async def test_where_a_client_says_it_is_is_kept_short_and_only_while_it_has_something_open() -> None:
+    async with serving() as bench:
+        holder = await bench.client("holder", steady=False)
+        await holder.claim("r")
+        for number in range(20):
+            wire = Wire(bench)
+            wire.hello(client=bytes([number]) * 16, place="x" * 1_000_000)
+            assert wire.session.place == "x" * 256
+            wire.say(Goodbye())
+        await holder.close()
+        await eventually(lambda: not bench.service.connections.sessions)
+        bench.tick()
+        assert bench.service.connections._places == {holder.id: "a test"}
+        assert bench.service.stats()["oldest_claims"][0]["place"] == "a test"
+        bench.tick(20)
+        assert bench.service.connections._places == {}
 
 
 async def test_a_fault_of_a_call_reaches_the_caller_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
