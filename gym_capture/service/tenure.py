@@ -321,7 +321,7 @@ class Tenure:
                 self.last_failure = f"{type(error).__name__}: {error}"
                 self._events.fault(error)
             else:
-                if self.state is State.SERVING:  # else it was stopped meanwhile, and that epoch is abandoned
+                if self.log is not log:  # else it was stopped meanwhile, and that epoch is abandoned
                     self.reopened += 1
                     logger.warning("epoch %s of %s serves again", self.epoch, self._directory)
                 return
