@@ -253,6 +253,8 @@ class CaptureService:
     def releasing(self) -> None:
         """A group is durable: its callers are about to be told."""
         self.connections.gather()
+        if self.tenure.sure:  # the group's own look was as good as any
+            self._act_all()
 
     def released(self) -> None:
         """All callers of a group were told."""
@@ -327,6 +329,7 @@ class CaptureService:
             # Whoever thaws finds the connection closed, says hello again and is told what it has lost.
             if not self.ledger.clients[session.client].live:
                 session.end()
+        self.connections.forget_places(self.ledger.clients)
 
     def when_sure(self, act: Callable[[], None]) -> None:
         """Do something now, or once it is known that the directory is still ours; never, if it is not.
@@ -359,16 +362,22 @@ class CaptureService:
             )
 
     async def _become_sure(self) -> None:
-        ours = False
         try:
             while True:
+                ours = False
                 asked_at = self.clock.monotonic()
                 ours = await self.tenure.check()
                 if not ours or self.clock.monotonic() - asked_at <= self.settings.lease_s:
                     break  # else it was ours when it was asked, and that is long ago: this process slept, or the disk
         finally:
-            waiting, self._unsure = self._unsure, []
-        for act in waiting if ours else ():
+            if not ours:
+                self._unsure.clear()
+        self._act_all()
+
+    def _act_all(self) -> None:
+        """Do what waited until it was sure."""
+        waiting, self._unsure = self._unsure, []
+        for act in waiting:
             try:
                 act()
             except Exception as error:  # noqa: BLE001  # half of it may be done: only the log knows what is true

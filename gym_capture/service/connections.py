@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gym_capture.service.session import Send, Session
 from gym_capture.service.settings import OwnerSettings
 
 if TYPE_CHECKING:
+    from gym_capture.model.ledger_fold import ClientState
     from gym_capture.service.capture_service import CaptureService
 
 _RESUME_SHARE = 0.75
@@ -22,7 +23,7 @@ class Connections:
     Attributes:
         sessions: the welcome ones by client id.
         counts: what happened, by name.
-        buffered: bytes of batches that were received and not answered yet.
+        buffered: bytes that were received and are not answered yet: batches, and all that is held back.
         paused: sessions that are not read now.
         damaged: how often a batch (client id, number) arrived damaged, until it arrives whole.
     """
@@ -90,8 +91,14 @@ class Connections:
         """Where a client said it is."""
         return self._places.get(client, "")
 
+    def forget_places(self, clients: Mapping[bytes, ClientState]) -> None:
+        """Nobody asks for the place of a client that is gone and has nothing open."""
+        for client in [each for each in self._places if each not in self.sessions]:
+            if client not in clients or not clients[client].claims:
+                del self._places[client]
+
     def received(self, session: Session, size: int) -> None:
-        """Bytes of a batch have to be kept until it is answered."""
+        """Bytes have to be kept: of a batch until it is answered, of what is held back until it is taken."""
         session.unanswered += size
         self.buffered += size
         settings = self._settings

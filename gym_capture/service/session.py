@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,7 @@ Send = Callable[[Sequence[bytes | memoryview]], None]
 """Queue one encoded message; never blocks, and a broken connection swallows it."""
 
 _CLIENT_ID_BYTES = 16
+_PLACE_CHARACTERS = 256
 _WITH_PARTS = (CommitRow, HistoryRow)
 _MAX_CALLS = 200_000
 _DAMAGED_TRIES = 3
@@ -69,7 +70,7 @@ class Session:
         place: where the client says it is.
         heard: set by whoever reads the connection when bytes came in; they renew the lease even before the message is
             complete.
-        unanswered: bytes of batches that are not answered yet.
+        unanswered: bytes of batches that are not answered yet, and of all that is held back.
         paused: whether reading should stop.
     """
 
@@ -117,6 +118,7 @@ class Session:
             return  # an owner that ends takes nothing more; the client sends it again to the next one
         if self._held is not None:
             self._held.append((head, body))
+            self._service.connections.received(self, len(head) + len(body))
         else:
             self._take(head, body)
 
@@ -142,15 +144,25 @@ class Session:
     def _hold_back(self, missing: list[str], head: bytes, body: bytes) -> None:
         """A batch is of rollouts that are not in memory: it waits for them, and all that comes after it waits too."""
         self._held = deque([(head, body)])
+        self._service.connections.received(self, len(head) + len(body))
         self._service.paging.start(missing, self._go_on)
 
     def _go_on(self) -> None:
         held, self._held = self._held, None
         while held and not self._ended and self._service.state is State.SERVING:
-            self._take(*held.popleft())
+            head, body = held.popleft()
+            self._service.connections.answered(self, len(head) + len(body))  # what is taken counts itself
+            self._take(head, body)
             if self._held is not None:
                 self._held += held
                 return
+        self._let_go(held or ())
+        self._service.connections.resume()
+
+    def _let_go(self, held: Iterable[tuple[bytes, bytes]]) -> None:
+        """What was held back is not taken any more."""
+        for head, body in held:
+            self._service.connections.answered(self, len(head) + len(body))
 
     def broken(self, error: ProtocolError) -> None:
         """The connection carries something that it must not; it is counted and closed."""
@@ -166,6 +178,10 @@ class Session:
             self._drop_call(call)
         self._calls.clear()
         self._service.connections.ended(self)
+        if self._held:
+            held, self._held = self._held, None
+            self._let_go(held)
+            self._service.connections.resume()
 
     def end(self) -> None:
         """Close the connection from this side."""
@@ -173,17 +189,23 @@ class Session:
             self.lost()
             self._close()
 
-    def send(self, message: FromOwner, body: Sequence[bytes | memoryview] = ()) -> None:
-        """Tell the client something."""
-        if not self._ended:
-            self._send(encode_message(message, body))
+    def _tell(self, message: FromOwner) -> None:
+        self._reply(encode_message(message))
 
     def _reply(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Answer a call. Any answer is a sign of life, so none is given by an owner that may have a successor."""
-        self._service.when_sure(lambda: None if self._ended else self._send(buffers))
+        """Say something. All that is said is a sign of life, so an owner that may have a successor says nothing.
 
-    def _answer_beat(self) -> None:
-        self.send(BeatReply(self._service.epoch))
+        All but `_say_now` comes by here: the welcome, which is decided upon when it is sure, and last words, after
+        which the client has to look the owner up again.
+        """
+        self._service.when_sure(lambda: self._put(buffers))
+
+    def _say_now(self, message: FromOwner) -> None:
+        self._put(encode_message(message))
+
+    def _put(self, buffers: Sequence[bytes | memoryview]) -> None:
+        if not self._ended:
+            self._send(buffers)
 
     def set_paused(self, paused: bool) -> None:
         """Stop or resume reading."""
@@ -199,7 +221,7 @@ class Session:
         refusal = self._refusal(message)
         if refusal is not None:
             self._service.connections.counts["refused_connections"] += 1
-            self.send(Refused(type(refusal).__name__, str(refusal)))
+            self._say_now(Refused(type(refusal).__name__, str(refusal)))
             self.end()
             return
         self._held = deque()  # what is said before the welcome waits for it
@@ -210,12 +232,12 @@ class Session:
         if self._ended:
             return
         self.client = hello.client
-        self.place = hello.place
+        self.place = hello.place[:_PLACE_CHARACTERS]
         service = self._service
         # Before the welcome: the claims that are lost must be so before any batch of this connection.
         service.admit(self, hello.open_claims)
         settings = service.settings
-        self.send(
+        self._say_now(
             Welcome(
                 PROTOCOL_VERSION,
                 PACKAGE_VERSION,
@@ -316,12 +338,12 @@ class Session:
     def _answer(self, batch: int, results: list[Result] | None, size: int, durable: bool) -> None:
         self._service.connections.answered(self, size)
         if durable:
-            self.send(Answers(batch, results))
+            self._tell(Answers(batch, results))
 
     def _repeat(self, batch: int, repeated: Repeated) -> None:
         """Told again from what was decided then, and no sooner than that is durable."""
         if repeated.sequence <= self._service.ledger.durable_sequence:
-            self.send(Answers(batch, repeated.results))
+            self._tell(Answers(batch, repeated.results))
         else:
             self._service.commit.when_durable(repeated.sequence, partial(self._answer, batch, repeated.results, 0))
 
@@ -332,7 +354,7 @@ class Session:
         kind = type(message)
         if kind is Beat:
             service.ledger.renew(self.client, service.now())
-            service.when_sure(self._answer_beat)
+            self._tell(BeatReply(service.epoch))
         elif kind is Call:
             service.ledger.renew(self.client, service.now())
             self._call(message)
@@ -364,18 +386,18 @@ class Session:
             try:
                 validate_rollout_id(request.rollout)
             except InvalidRolloutId as error:
-                self.send(Failure(number, type(error).__name__, str(error)))
+                self._tell(Failure(number, type(error).__name__, str(error)))
                 return
 
         def answer(result: bool | GymCaptureError) -> None:
             self._calls.pop(number, None)
             if isinstance(result, GymCaptureError):
-                self.send(Failure(number, type(result).__name__, str(result)))
+                self._tell(Failure(number, type(result).__name__, str(result)))
             elif result and request.standing:
                 # Of this very moment, at which nothing is outstanding.
-                self.send(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
+                self._tell(Reply(number, Standing(self._service.epoch, self._service.ledger.begun)))
             else:
-                self._reply(encode_message(Reply(number, result), ()))
+                self._tell(Reply(number, result))
 
         waiter = self._service.waiters.add(request.rollout, request.timeout_s, answer)
         if waiter.answer is not None:
@@ -405,13 +427,13 @@ class Session:
                 )
             if not isinstance(request, Stop):
                 self._reply(buffers)
-            elif not self._ended:
-                self._send(buffers)
+            else:
+                self._put(buffers)  # last words
         except GymCaptureError as error:
-            self.send(Failure(number, type(error).__name__, str(error)))
+            self._tell(Failure(number, type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001  # a fault of this package must reach the caller, not end in a task
             service.fault(error)
-            self.send(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
+            self._tell(Failure(number, GymCaptureError.__name__, f"the owner failed on this call: {error!r}"))
         finally:
             self._calls.pop(number, None)
         if isinstance(request, Stop):

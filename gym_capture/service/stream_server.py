@@ -20,6 +20,10 @@ from gym_capture.service.settings import OwnerSettings
 _JOIN_BYTES = 64 * 1024
 """Larger buffers are written by themselves; joining them would only copy them."""
 _DROP_FACTOR = 4
+_CLOSING_TURNS = 3
+"""Of the loop. What asyncio has accepted it sets up in a task of its own: that runs in the next turn, the connection is
+made in the one after, and one that is closed is lost one turn later. A server that was closed in between, or a loop
+that ended, would leave the socket open (Python 3.11 asserts in that task that the server still listens)."""
 
 
 class StreamServer:
@@ -54,13 +58,18 @@ class StreamServer:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Listen no more, and close every connection."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
-            connection.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        """Listen no more, and close every connection, also one that was accepted a moment ago."""
+        server = self._server
+        loop = asyncio.get_running_loop()
+        for listening in server.sockets if server is not None else ():
+            loop.remove_reader(listening.fileno())
+        for _ in range(_CLOSING_TURNS):
+            for connection in list(self._connections):
+                connection.close()
+            await asyncio.sleep(0)
+        if server is not None:
+            server.close()
+            await server.wait_closed()
 
 
 class _Connection(asyncio.Protocol):

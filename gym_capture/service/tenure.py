@@ -321,8 +321,9 @@ class Tenure:
                 self.last_failure = f"{type(error).__name__}: {error}"
                 self._events.fault(error)
             else:
-                self.reopened += 1
-                logger.warning("epoch %s of %s serves again", self.epoch, self._directory)
+                if self.log is not log:  # else it was stopped meanwhile, and that epoch is abandoned
+                    self.reopened += 1
+                    logger.warning("epoch %s of %s serves again", self.epoch, self._directory)
                 return
 
     def supersede(self, error: GymCaptureError) -> None:

@@ -43,11 +43,12 @@ class _Incarnation:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        # First, for a connection that was accepted just now is being set up by a task.
+        self.loop.run_until_complete(self.server.close())
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self.loop.run_until_complete(self.server.close())
         self.loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:

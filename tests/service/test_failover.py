@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,29 @@ async def test_a_full_disk_refuses_until_there_is_space_again() -> None:
         assert bench.service.state is State.SERVING
         assert merged_calls(await bench.service.merge("r")) == ["c0", "c1"]
     assert_acknowledged_is_kept(disk, {"r": ["c0", "c1"]})
+
+
+async def test_a_stop_while_the_directory_is_taken_anew_does_not_say_that_it_serves(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as bench:
+        bench.service.tenure.fail(OSError(errno.EIO, "planted"))
+        begun, taken = asyncio.Event(), asyncio.Event()
+        take = bench.service._taking.take
+
+        async def told(*arguments: Any) -> Any:
+            begun.set()
+            log = await take(*arguments)
+            taken.set()
+            return log
+
+        monkeypatch.setattr(bench.service._taking, "take", told)
+        await begun.wait()
+        await bench.service.stop()
+        assert bench.service.state is State.STOPPED
+        assert taken.is_set(), "the epoch was on its way and is abandoned"
+        assert bench.service.tenure.reopened == 0
+        assert "serves again" not in caplog.text
 
 
 async def test_direct_callers_wait_for_the_owner_and_give_up_at_a_bound() -> None:

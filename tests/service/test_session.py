@@ -18,10 +18,13 @@ from gym_capture.model.messages import (
     BeatReply,
     Call,
     Cancel,
+    Failure,
+    Goodbye,
     Hello,
     Merge,
     Quiesce,
     Refused,
+    Reply,
     Stats,
     Stop,
     Welcome,
@@ -125,6 +128,101 @@ async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_answers_n
         bench.executor.let_go()
         await eventually(lambda: len(wire.sent) == 4)
         assert sorted(each.number for each in wire.sent[1:]) == [1, 2, 3]
+
+
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_refuses_no_call_either_until_it_can() -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        wire.say(Call(1, Quiesce("not/valid", 0.0)))
+        wire.say(Call(2, Merge("not/valid", -1, 0)))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 3)
+        assert [(type(each), each.number) for each in wire.sent[1:]] == [(Failure, 1), (Failure, 2)]
+
+
+async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_repeats_no_answer_until_it_can() -> None:
+    async with serving() as bench:
+        first, again = Wire(bench), Wire(bench)
+        batch = Batch(1, 0, [ClaimRow("r", 1)])
+        first.hello()
+        first.say(batch)
+        await eventually(lambda: len(first.sent) == 2)
+        again.hello(open_claims=[1])
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        again.say(batch)
+        await turns()
+        assert len(again.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(again.sent) == 2)
+        assert again.sent[1] == first.sent[1]
+
+
+async def test_an_owner_that_was_frozen_after_the_look_looks_again_before_it_says_what_is_quiescent() -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        check = bench.service.tenure.check
+
+        async def frozen_after_it() -> bool:
+            ours = await check()
+            bench.clock.advance(bench.service.settings.lease_s)
+            bench.executor.hold()
+            return ours
+
+        bench.service.waiters._check = frozen_after_it
+        wire.say(Call(1, Quiesce(None, 10.0, standing=True)))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 2)
+        assert wire.sent[1] == Reply(1, [1, 0])
+
+
+async def test_an_owner_that_was_frozen_after_a_groups_look_looks_again_before_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        log = bench.service.tenure.log
+        assert log is not None
+        check = log.check
+
+        def frozen_after_it() -> None:
+            monkeypatch.undo()
+            check()
+            bench.clock.advance(bench.service.settings.lease_s)
+            bench.executor.hold()
+
+        monkeypatch.setattr(log, "check", frozen_after_it)
+        wire.say(Batch(1, 0, [ClaimRow("r", 1)]))
+        await turns()
+        assert len(wire.sent) == 1
+        bench.executor.let_go()
+        await eventually(lambda: len(wire.sent) == 2)
+        assert wire.sent[1] == Answers(1, [Result(Outcome.APPLIED, 0)])
+
+
+async def test_a_group_on_disk_tells_as_much_as_a_look_and_all_that_waited_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        monkeypatch.setattr(bench.service.tenure, "check", asyncio.Event().wait)  # a look that never ends
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        wire.say(Beat())
+        await turns()
+        assert len(wire.sent) == 1
+        wire.say(Batch(1, 0, [ClaimRow("r", 1)]))
+        await eventually(lambda: len(wire.sent) == 3)
+        assert wire.sent[1:] == [BeatReply(1), Answers(1, [Result(Outcome.APPLIED, 0)])]
 
 
 @pytest.mark.parametrize(
@@ -425,6 +523,61 @@ async def test_reading_stops_for_everyone_at_the_owners_bound() -> None:
         bench.executor.let_go()
         await eventually(lambda: all(wire.holds == [True, False] for wire in wires))
         assert bench.service.connections.buffered <= 0.75 * 3000
+
+
+async def test_what_a_session_holds_back_counts_until_it_is_taken_and_stops_reading() -> None:
+    async with serving(settings=OwnerSettings(owner_buffer_bytes=3000)) as bench:
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()  # so nobody is welcomed yet
+        waiting, gone = Wire(bench), Wire(bench)
+        for wire, client in ((waiting, ID), (gone, b"g" * 16)):
+            wire.hello(client=client)
+            for number in range(1, 20):
+                exchange = sealed(f"c{number}")
+                wire.say(Batch(number, 0, [commit_row("r", exchange)]), b"".join(exchange.body))
+            assert wire.holds == [True]
+        both = bench.service.stats()["buffered_bytes"]
+        assert both > 3000
+        gone.session.lost()
+        left = bench.service.stats()["buffered_bytes"]
+        assert 3000 < left < both
+        bench.executor.let_go()
+        await eventually(lambda: len(waiting.sent) > 1 and isinstance(waiting.sent[-1], Answers))
+        await eventually(lambda: bench.service.stats()["buffered_bytes"] == 0)
+        assert waiting.holds == [True, False]
+        assert bench.service.stats()["paused"] == 0
+
+
+async def test_what_was_held_back_and_is_taken_no_more_does_not_count_either() -> None:
+    async with serving() as bench:
+        bench.clock.advance(bench.service.settings.lease_s / 3 + 0.1)
+        bench.executor.hold()
+        wire = Wire(bench)
+        wire.hello()
+        wire.session.receive(b"garbage", b"")
+        wire.say(Beat())
+        assert bench.service.stats()["buffered_bytes"] > 0
+        bench.executor.let_go()
+        await eventually(lambda: wire.closed == 1)
+        assert bench.service.stats()["buffered_bytes"] == 0
+
+
+async def test_where_a_client_says_it_is_is_kept_short_and_only_while_it_has_something_open() -> None:
+    async with serving() as bench:
+        holder = await bench.client("holder", steady=False)
+        await holder.claim("r")
+        for number in range(20):
+            wire = Wire(bench)
+            wire.hello(client=bytes([number]) * 16, place="x" * 1_000_000)
+            assert wire.session.place == "x" * 256
+            wire.say(Goodbye())
+        await holder.close()
+        await eventually(lambda: not bench.service.connections.sessions)
+        bench.tick()
+        assert bench.service.connections._places == {holder.id: "a test"}
+        assert bench.service.stats()["oldest_claims"][0]["place"] == "a test"
+        bench.tick(20)
+        assert bench.service.connections._places == {}
 
 
 async def test_a_fault_of_a_call_reaches_the_caller_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,6 +44,7 @@ from gym_capture.service.stream_server import StreamServer
 from gym_capture.storage.owner_file import read_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_marker import create_or_adopt_run
+from gym_capture.testing.threaded_owner import ThreadedOwner
 from tests.service.harness import identity, merged_calls
 from tests.service.raw_client import RawClient
 
@@ -423,3 +427,60 @@ async def test_a_refused_handshake_raises_in_the_client(tmp_path: Path) -> None:
         stand.connect = wrong  # type: ignore[method-assign]
         with pytest.raises(HandshakeRefused):
             await client.start()
+
+
+def unclosed(work: Callable[[], None]) -> list[str]:
+    """The sockets that are left open by what was done."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", ResourceWarning)
+        work()
+        gc.collect()
+    return [str(each.message) for each in seen]
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_is_accepted_as_the_server_closes_is_closed_with_it(tmp_path: Path, turns: int) -> None:
+    async def scenario() -> None:
+        stand = Stand(tmp_path, OwnerSettings())
+        port = await stand.server.start(stand.service, "127.0.0.1")
+        with socket.create_connection(("127.0.0.1", port)):
+            for _ in range(turns):  # asyncio accepts in one turn and sets up in the next two
+                await asyncio.sleep(0)
+            await stand.server.close()
+            assert stand.server.connections == 0
+        stand.log.close()
+        stand.readers.close()
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(scenario())
+        loop.close()
+
+    assert unclosed(run) == []
+
+
+def test_a_connection_that_is_accepted_as_a_threaded_owner_is_killed_is_closed_with_it(tmp_path: Path) -> None:
+    def run() -> None:
+        owner = ThreadedOwner(tmp_path / "d")
+        owner.start()
+        incarnation = owner._incarnation
+        assert incarnation is not None
+        busy, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            busy.set()
+            go_on.wait(30.0)
+
+        incarnation.loop.call_soon_threadsafe(hold)
+        assert busy.wait(30.0)
+        with socket.create_connection(("127.0.0.1", incarnation.port)):
+            # The loop's last turn accepts it.
+            incarnation.loop.call_soon_threadsafe(incarnation.loop.stop)
+            go_on.set()
+            incarnation.thread.join(30.0)
+        for executor in incarnation.executors:
+            executor.close()
+        owner._incarnation = None
+        owner.close()
+
+    assert unclosed(run) == []
