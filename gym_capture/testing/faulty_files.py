@@ -115,6 +115,10 @@ class FaultyDisk:
         for name in sorted(entries):
             entries[name].crash(mode, rng)
 
+    def unsynced_pages(self, prefix: str) -> int:
+        """How many pages of files whose names begin so a crash would tear now."""
+        return sum(len(inode.dirty) for name, inode in self._entries.items() if name.startswith(prefix))
+
     def copy(self) -> FaultyDisk:
         """The same content on a disk of its own, all of it synced."""
         other = FaultyDisk()

@@ -360,9 +360,7 @@ class _Simulation:
         acts: dict[str, Callable[[], None]] = {
             "kill owner": lambda: self.actors.kill(owner),
             "lose owner's host": lambda: self.actors.lose_host(owner, random.choice(list(CrashMode))),
-            "lose owner's host between append and sync": lambda: owner.files.run_at(
-                random.choice(UNSYNCED_POINTS), lambda: self.actors.lose_host(owner, random.choice(list(CrashMode)))
-            ),
+            "lose owner's host between append and sync": lambda: self._tear(owner, random),
             "kill owner, and the next in its recovery": lambda: self._kill_both(owner, random),
             "freeze owner": lambda: self._freeze_owner(owner, random.uniform(0.5, 10.0)),
             "freeze owner, replace it": lambda: self._replace(owner, random),
@@ -394,6 +392,18 @@ class _Simulation:
             ),
         }
         acts[fault.kind]()
+
+    def _tear(self, owner: OwnerProcess, random: Random, tries: int = 10) -> None:
+        """The host fails with an append of several pages on its way to disk; after so many others, with any."""
+        point, mode = random.choice(UNSYNCED_POINTS), random.choices(list(CrashMode), [1, 1, 3])[0]
+
+        def strike() -> None:
+            if self.actors.disk.unsynced_pages("segment") > 2 or tries == 0:
+                self.actors.lose_host(owner, mode)
+            else:
+                self._tear(owner, random, tries - 1)
+
+        owner.files.run_at(point, strike)
 
     def _freeze_owner(self, owner: OwnerProcess, for_s: float) -> None:
         owner.process.freeze()

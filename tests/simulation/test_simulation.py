@@ -36,6 +36,7 @@ PROVOKED_BY = {
 TRIES = 150
 BEGIN_AT = {
     "lease clock not restarted": 144,
+    "frames known by their form": 20,
     "late answer to a claim believed": 70,
     "messages that are lacking ignored": 37,
 }
