@@ -1,9 +1,9 @@
 """Frames and segment headers: how rows and payloads become bytes of the log, and back.
 
 A frame is one client batch (or one act of the owner): a fixed head, msgpack rows, then the payloads' bytes. All
-integers are little-endian. Two kinds of checksum (CRC-32C): one over the run's uuid, the fixed head and the rows, and
-one per part, which stands in the rows. So a flipped bit in a payload costs one exchange and one in the rows at most one
-batch; and nobody who does not know the uuid can put bytes into a payload that pass for a frame.
+integers are little-endian. Two kinds of checksum (CRC-32C): one over the segment's key, the fixed head and the rows,
+and one per part, which stands in the rows. So a flipped bit in a payload costs one exchange and one in the rows at most
+one batch; and nobody who does not know the run's uuid can put bytes into a payload that pass for a frame.
 `docs/format.md` has the byte table and a worked example.
 """
 
@@ -113,7 +113,7 @@ def decode_rows(data: bytes | memoryview) -> list[Row]:
 def encode_frame_head(
     rows: bytes,
     *,
-    run: bytes,
+    key: bytes,
     kind: int,
     epoch: int,
     group: int,
@@ -122,9 +122,9 @@ def encode_frame_head(
     body_bytes: int,
     flags: int = 0,
 ) -> bytes:
-    """The fixed head for encoded `rows` of a run (its 16-byte uuid). The frame is this, `rows`, then the body."""
+    """The fixed head for encoded `rows` in the segment of that `key`. The frame is this, `rows`, then the body."""
     head = _FRAME.pack(FRAME_MAGIC, kind, flags, 0, epoch, group, sequence, row_count, len(rows), body_bytes)
-    crc = google_crc32c.extend(google_crc32c.value(run + head), rows)
+    crc = google_crc32c.extend(google_crc32c.value(key + head), rows)
     return head + _CRC.pack(crc)
 
 
@@ -139,11 +139,14 @@ def parse_frame_head(data: bytes | memoryview) -> FrameHead | None:
     return head if head.total_bytes <= MAX_FRAME_BYTES else None
 
 
-def head_matches(fixed: bytes | memoryview, rows: bytes | memoryview, run: bytes) -> bool:
-    """Whether the checksum in the fixed head fits it, the encoded rows and the run (its 16-byte uuid)."""
+def head_matches(fixed: bytes | memoryview, rows: bytes | memoryview, key: bytes) -> bool:
+    """Whether the checksum in the fixed head fits it, the encoded rows and the segment of that `key`."""
     (expected,) = _CRC.unpack_from(fixed, _FRAME.size)
-    crc = google_crc32c.extend(google_crc32c.value(run + bytes(fixed[: _FRAME.size])), bytes(rows))
+    crc = google_crc32c.extend(google_crc32c.value(key + bytes(fixed[: _FRAME.size])), bytes(rows))
     return bool(crc == expected)
+
+
+_KEY = struct.Struct("<16sII")
 
 
 class SegmentHead(NamedTuple):
@@ -152,6 +155,11 @@ class SegmentHead(NamedTuple):
     epoch: int
     number: int
     run: bytes
+
+    @property
+    def key(self) -> bytes:
+        """What the checksums of its frames begin with: no frame of another run or segment passes for one of its own."""
+        return _KEY.pack(self.run, self.epoch, self.number)
 
 
 def encode_segment_head(head: SegmentHead) -> bytes:

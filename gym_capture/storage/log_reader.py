@@ -4,7 +4,8 @@ It reads heads and skips bodies, a window at a time, so memory is bounded by the
 at the next frame whose checksum fits. What is invalid up to the end is a tear: an append that never finished.
 
 Looking for that next frame goes through payloads, which a model may have written. What is found there has to fit the
-run's uuid, which no model sees, and to be later than all that was read: a payload can only repeat what was before it.
+run's uuid, which no model sees, and this segment, and to be later than what was read: a payload can only repeat what
+was before it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from gym_capture.model.codec import (
     FrameHead,
     FrameKind,
     FrameRef,
+    SegmentHead,
     checksum,
     decode_rows,
     head_matches,
     parse_frame_head,
 )
-from gym_capture.model.rows import Row
+from gym_capture.model.rows import Row, SealRow
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.prefix_sums import STEP_BYTES, PrefixSums
 
@@ -83,7 +85,7 @@ def read_frames(
         segment: which segment it is.
         run: the run's 16-byte uuid; None: nobody knows it any more, and so nothing is a frame.
         window_bytes: how much is read at a time (a longer head is read whole).
-        last: the head of the frame before `start`, in this segment or an earlier one of its epoch, where it is known.
+        last: the head of the last frame of this segment before `start`, if `start` is not its first.
 
     Raises:
         FormatError: a frame whose checksum fits cannot be decoded; a newer version wrote it.
@@ -127,7 +129,7 @@ class _Decoder:
         self._read_at = read_at
         self._end = end
         self._segment = segment
-        self._run = run
+        self._key = SegmentHead(*segment, run).key if run is not None else None
         self._window_bytes = window_bytes
         self._window = b""
         self._window_start = 0
@@ -180,12 +182,23 @@ class _Decoder:
     def _follows(self, at: int, last: FrameHead | None) -> bool:
         """Whether a head stands at `at` that may come after `last`: (epoch, sequence) rise, copies before the rest.
 
-        One that does not was written before, and has since been read from the log into a payload.
+        One that does not was written before, and has since been read from the log into a payload. So has a seal that
+        stands where it does not belong.
         """
         head = self._head_at(at)
         if head is None:
             return False
-        return last is None or not head.sequence or (head.epoch, head.sequence) > (last.epoch, last.sequence)
+        if head.sequence:
+            return last is None or (head.epoch, head.sequence) > (last.epoch, last.sequence)
+        return bool(head.flags & FrameFlag.FILLER) or self._sealed_at(at, head)
+
+    def _sealed_at(self, at: int, head: FrameHead) -> bool:
+        """Whether a frame is the segment's own seal, which says where it stands."""
+        try:
+            rows = decode_rows(self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes))
+        except DamagedLog:
+            return False
+        return any(type(row) is SealRow and row == SealRow(*self._segment, at) for row in rows)
 
     def _format_error(self, at: int, what: str) -> FormatError:
         return FormatError(f"{self._segment.file} at {at}: {what}", segment=self._segment, offset=at)
@@ -203,14 +216,14 @@ class _Decoder:
         return head if self._matches(at, head) else None
 
     def _matches(self, at: int, head: FrameHead) -> bool:
-        if self._run is None or at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
+        if self._key is None or at + FRAME_HEAD_BYTES + head.head_bytes > self._end:
             return False
         fixed = self._bytes(at, FRAME_HEAD_BYTES)
         if self._sums is not None and head.head_bytes > STEP_BYTES:
             start = at + FRAME_HEAD_BYTES
-            crc = self._sums.continued(checksum(self._run + fixed[:-4]), start, start + head.head_bytes)
+            crc = self._sums.continued(checksum(self._key + fixed[:-4]), start, start + head.head_bytes)
             return crc == int.from_bytes(fixed[-4:], "little")
-        return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes), self._run)
+        return head_matches(fixed, self._bytes(at + FRAME_HEAD_BYTES, head.head_bytes), self._key)
 
     def _bytes(self, at: int, length: int) -> bytes:
         """Bytes of the segment, fewer at the end of it."""

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from gym_capture.errors import DamagedLog, FormatError
-from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef, parse_segment_head
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameFlag, FrameHead, FrameRef
 from gym_capture.model.rows import MembersRow, Row, SealRow
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_plan import LogPlan, plan_log
 from gym_capture.storage.log_reader import Damage, Frame, never_written
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.recovery_report import Place, RecoveryReport
-from gym_capture.storage.segment_source import SegmentSource
+from gym_capture.storage.segment_source import SegmentSource, named_head
 from gym_capture.storage.sequence_set import SequenceSet
 
 
@@ -170,8 +170,6 @@ class LogScan:
 
     def _pass_over(self, name: SegmentName) -> _SegmentPass:
         done = _SegmentPass(name, SegmentSource(self._files, name))
-        before = self._passes.get(SegmentName(name.epoch, name.number - 1))
-        done.last = before.last if before is not None else None
         done.sealed_to = self.plan.synced_to(name)
         return done
 
@@ -223,19 +221,13 @@ class LogScan:
             return self.plan.sizes[name] > SEGMENT_HEAD_BYTES
         done.started = True
         try:
-            head = parse_segment_head(data)
+            head = named_head(data, name)
         except FormatError:
             raise
         except DamagedLog:
             # The file's name and `RUN` say what the header would; the frames have checksums of their own.
             self.report.headers.append(name)
             return True
-        if (head.epoch, head.number) != name:
-            raise FormatError(
-                f"{name.file} says that it is segment {head.number} of epoch {head.epoch}: it was renamed. "
-                "Nothing was changed; give it its name back.",
-                segment=name,
-            )
         if self.run is not None and head.run != self.run:
             raise FormatError(
                 f"{name.file} belongs to run {head.run.hex()}, the segments before it to {self.run.hex()}. "

@@ -102,12 +102,12 @@ def _header_damaged(data: bytes) -> bool:
 
 def mended_bytes(files: Files, mend: Mend, run: bytes) -> Iterator[bytes]:
     """The segment's content as it will be, a piece at a time."""
-    head = encode_segment_head(SegmentHead(mend.segment.epoch, mend.segment.number, run))
-    yield head if mend.header else files.read_at(mend.segment.file, 0, SEGMENT_HEAD_BYTES)
+    head = SegmentHead(mend.segment.epoch, mend.segment.number, run)
+    yield encode_segment_head(head) if mend.header else files.read_at(mend.segment.file, 0, SEGMENT_HEAD_BYTES)
     at = SEGMENT_HEAD_BYTES
     for offset, length, group, gone in mend.fillers:
         yield from _kept(files, mend, at, offset)
-        yield from _fillers(run, mend.segment.epoch, length, group, gone)
+        yield from _fillers(head, length, group, gone)
         at = offset + length
     yield from _kept(files, mend, at, mend.end)
 
@@ -121,7 +121,7 @@ def _kept(files: Files, mend: Mend, start: int, end: int) -> Iterator[bytes]:
         start += length
 
 
-def _fillers(run: bytes, epoch: int, length: int, group: int, gone: bool) -> Iterator[bytes]:
+def _fillers(head: SegmentHead, length: int, group: int, gone: bool) -> Iterator[bytes]:
     while length:
         taken = min(length, MAX_FRAME_BYTES)
         if 0 < length - taken < MIN_FILLER_BYTES:
@@ -130,10 +130,10 @@ def _fillers(run: bytes, epoch: int, length: int, group: int, gone: bool) -> Ite
         flags = FrameFlag.FILLER | (FrameFlag.GONE if gone else 0)
         yield encode_frame_head(
             _NO_ROWS,
-            run=run,
+            key=head.key,
             kind=FrameKind.OWNER,
             flags=flags,
-            epoch=epoch,
+            epoch=head.epoch,
             group=group,
             sequence=SEAL_SEQUENCE,
             row_count=0,

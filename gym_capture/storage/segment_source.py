@@ -6,12 +6,29 @@ import uuid
 from collections.abc import Iterator
 from functools import cached_property
 
-from gym_capture.errors import CaptureDirectoryError, DamagedLog
-from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameHead, parse_segment_head
+from gym_capture.errors import CaptureDirectoryError, DamagedLog, FormatError
+from gym_capture.model.codec import SEGMENT_HEAD_BYTES, FrameHead, SegmentHead, parse_segment_head
 from gym_capture.storage.files import Files
 from gym_capture.storage.log_reader import WINDOW_BYTES, Damage, Frame, read_frames
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.run_marker import read_run, runs_in_headers
+
+
+def named_head(data: bytes, name: SegmentName) -> SegmentHead:
+    """The header at the start of a segment file of that name.
+
+    Raises:
+        DamagedLog: too short, or the checksum does not match.
+        FormatError: written by another format version, or as another segment.
+    """
+    head = parse_segment_head(data)
+    if (head.epoch, head.number) != name:
+        raise FormatError(
+            f"{name.file} says that it is segment {head.number} of epoch {head.epoch}: it was renamed. "
+            "Nothing was changed; give it its name back.",
+            segment=name,
+        )
+    return head
 
 
 class SegmentSource:
@@ -38,11 +55,13 @@ class SegmentSource:
         the other segments. None: nothing says it, or they disagree.
 
         Raises:
-            FormatError: the segment or `RUN` is of another version.
+            FormatError: the segment or `RUN` is of another version, or the segment was renamed.
             OSError: a file could not be read.
         """
         try:
-            return parse_segment_head(self.read_at(0, SEGMENT_HEAD_BYTES)).run
+            return named_head(self.read_at(0, SEGMENT_HEAD_BYTES), self.name).run
+        except FormatError:
+            raise
         except DamagedLog:
             pass
         try:

@@ -141,7 +141,7 @@ class SegmentWriter:
         if self._file is not None and not self.failed:
             self.sync()
             with self._spent_by_failure():
-                seal = self._seal_frame()
+                seal = self._seal_frame(self._seal_rows())
                 self._file.append(seal, fault_points.APPEND)
                 self._file.sync(fault_points.SYNC)
         self.abandon()
@@ -166,7 +166,7 @@ class SegmentWriter:
             for (epoch, frame), (_, body_bytes) in zip(frames, sizes, strict=True):
                 head = encode_frame_head(
                     frame.rows,
-                    run=self._run,
+                    key=self._head.key,
                     kind=frame.kind,
                     flags=frame.flags,
                     epoch=epoch,
@@ -195,29 +195,37 @@ class SegmentWriter:
             return self._file, []
         # The seal says that every byte was synced, and it may reach the disk before anything else does.
         self.sync()
-        seal = self._seal_frame()
+        sealed = self._seal_rows()
         self._file.close()
         self._number += 1
         self._rollouts.clear()
         self._file = self._create()
-        return self._file, [self._header(), *seal]
+        return self._file, [self._header(), *self._seal_frame(sealed)]
 
     def _create(self) -> AppendFile:
         return self._files.create_append(self.segment.file, fault_points.SEGMENT)
 
     def _header(self) -> bytes:
-        return encode_segment_head(SegmentHead(self.epoch, self._number, self._run))
+        return encode_segment_head(self._head)
 
-    def _seal_frame(self) -> list[bytes | memoryview]:
-        rows: list[Row] = [
+    @property
+    def _head(self) -> SegmentHead:
+        return SegmentHead(self.epoch, self._number, self._run)
+
+    def _seal_rows(self) -> list[Row]:
+        """What says that the present segment is finished."""
+        return [
             SealRow(self.epoch, self._number, self.position),
             MembersRow(self.epoch, self._number, sorted(self._rollouts)),
             *self._cuts,
         ]
+
+    def _seal_frame(self, rows: list[Row]) -> list[bytes | memoryview]:
+        """A seal's frame, for the present segment."""
         encoded = encode_rows(rows)
         head = encode_frame_head(
             encoded,
-            run=self._run,
+            key=self._head.key,
             kind=FrameKind.OWNER,
             epoch=self.epoch,
             group=self._group,

@@ -54,7 +54,7 @@ def quietly(parse: Callable[..., object]) -> Callable[[object], object]:
 
 def heads(size: int) -> bytes:
     """Model output that looks like heads of frames all over, each of which claims all the rest as its rows."""
-    one = encode_frame_head(b"", run=RUN, kind=1, epoch=1, group=1, sequence=1, row_count=1, body_bytes=0)
+    one = encode_frame_head(b"", key=RUN, kind=1, epoch=1, group=1, sequence=1, row_count=1, body_bytes=0)
     whole = bytearray()
     for at in range(0, size, len(one)):
         rows = max(0, size - at - len(one))

@@ -72,7 +72,7 @@ def read_frame(data: bytes) -> tuple[FrameHead, list[Row], bytes] | None:
     encoded = data[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + head.head_bytes]
     if (
         len(encoded) < head.head_bytes
-        or not head_matches(data, encoded, worked_example.RUN)
+        or not head_matches(data, encoded, worked_example.HEAD.key)
         or len(data) < head.total_bytes
     ):
         return None
@@ -94,7 +94,7 @@ def test_a_frame_comes_back(
     encoded = encode_rows(given_rows)
     fixed = encode_frame_head(
         encoded,
-        run=worked_example.RUN,
+        key=worked_example.HEAD.key,
         kind=kind,
         flags=flags,
         epoch=epoch,
@@ -110,7 +110,7 @@ def test_a_frame_comes_back(
     assert head.total_bytes == len(fixed + encoded + body)
     assert read_frame(fixed + encoded + body) == frame
     assert parse_frame_head(memoryview(fixed)) == head
-    assert head_matches(memoryview(fixed), memoryview(encoded), worked_example.RUN)
+    assert head_matches(memoryview(fixed), memoryview(encoded), worked_example.HEAD.key)
 
 
 def test_no_truncated_frame_passes() -> None:
@@ -132,14 +132,14 @@ def test_no_flipped_bit_of_a_head_passes() -> None:
             assert read_frame(bytes(flipped)) is None
 
 
-def test_a_frame_of_another_run_is_none() -> None:
+def test_a_frame_of_another_run_or_segment_is_none() -> None:
     frame = worked_example.frame()
     head = parse_frame_head(frame)
     assert head is not None
     rows = frame[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + head.head_bytes]
-    assert head_matches(frame, rows, worked_example.RUN)
-    for run in (bytes(16), b"", worked_example.RUN[:-1] + b"?"):
-        assert not head_matches(frame, rows, run)
+    assert head_matches(frame, rows, SegmentHead(1, 0, worked_example.RUN).key)
+    for epoch, number, run in ((1, 0, bytes(16)), (1, 1, worked_example.RUN), (2, 0, worked_example.RUN)):
+        assert not head_matches(frame, rows, SegmentHead(epoch, number, run).key)
 
 
 def test_a_flipped_bit_of_the_body_costs_its_part_only() -> None:
@@ -156,7 +156,7 @@ def test_a_flipped_bit_of_the_body_costs_its_part_only() -> None:
 def test_a_head_that_announces_more_than_any_frame_holds_is_none() -> None:
     def head(body_bytes: int) -> bytes:
         return encode_frame_head(
-            b"", run=worked_example.RUN, kind=1, epoch=1, group=1, sequence=1, row_count=0, body_bytes=body_bytes
+            b"", key=worked_example.HEAD.key, kind=1, epoch=1, group=1, sequence=1, row_count=0, body_bytes=body_bytes
         )
 
     assert parse_frame_head(head(MAX_FRAME_BYTES - FRAME_HEAD_BYTES)) is not None

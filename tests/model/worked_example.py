@@ -15,6 +15,7 @@ from gym_capture.model.rows import ClaimRow, ClientRow, CommitRow, Part, PartFla
 
 CLIENT = bytes(range(16))
 RUN = bytes(range(0x10, 0x20))
+HEAD = SegmentHead(1, 0, RUN)
 DIGEST = bytes(range(0x20, 0x30))
 RECORD = b"\x80"
 REQUEST = b'{"a":1}'
@@ -33,13 +34,20 @@ LOGGED: list[Row] = [
 
 
 def segment() -> bytes:
-    return encode_segment_head(SegmentHead(1, 0, RUN))
+    return encode_segment_head(HEAD)
 
 
 def frame() -> bytes:
     rows = encode_rows(LOGGED)
     head = encode_frame_head(
-        rows, run=RUN, kind=FrameKind.BATCH, epoch=1, group=9, sequence=17, row_count=len(LOGGED), body_bytes=len(BODY)
+        rows,
+        key=HEAD.key,
+        kind=FrameKind.BATCH,
+        epoch=1,
+        group=9,
+        sequence=17,
+        row_count=len(LOGGED),
+        body_bytes=len(BODY),
     )
     return head + rows + BODY
 

@@ -40,7 +40,7 @@ class Forger:
         encoded = encode_rows(rows)
         head = encode_frame_head(
             encoded,
-            run=self._random.choice([b"", bytes(16)]),
+            key=self._random.choice([b"", bytes(16)]),
             kind=FrameKind.OWNER,
             epoch=names.epochs_in(self._disk.view().names())[-1],
             group=1000,

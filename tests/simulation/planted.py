@@ -171,13 +171,13 @@ def frames_known_by_their_form() -> list[Patch]:
     encode, matches = codec.encode_frame_head, codec.head_matches
 
     def unkeyed(rows: bytes, **fields: Any) -> bytes:
-        return encode(rows, **{**fields, "run": b""})
+        return encode(rows, **{**fields, "key": b""})
 
     return [
         (forger, "HOSTILE", 1.0),
         (forger, "ANSWERS", 1.0),
         (segments, "encode_frame_head", unkeyed),
-        (log_reader, "head_matches", lambda fixed, rows, run: matches(fixed, rows, b"")),
+        (log_reader, "head_matches", lambda fixed, rows, key: matches(fixed, rows, b"")),
     ]
 
 

@@ -14,10 +14,12 @@ from gym_capture.model.codec import (
     SEGMENT_HEAD_BYTES,
     FrameFlag,
     FrameKind,
+    SegmentHead,
     checksum,
     encode_frame_head,
     encode_rows,
 )
+from gym_capture.model.rollout_state import RolloutView
 from gym_capture.model.rows import ClearRow, CommitRow, CutRow, MarkRow, Part, PartFlag, PartKind, Row
 from gym_capture.storage import names
 from gym_capture.storage.log_reader import PAGE_BYTES, Damage, Frame, read_frames
@@ -30,21 +32,21 @@ from gym_capture.testing.faulty_files import CrashMode, FaultyDisk
 from tests.storage.owners import RUN, Batch, Owner, calls, exchange
 
 SEGMENT = SegmentName(1, 0)
-OTHER_RUNS = [b"", bytes(16), b"\xff" * 16, bytes(range(16))]
-"""What somebody might take for the run's uuid who does not know it."""
+OTHER_KEYS = [bytes(24), b"\xff" * 24, SegmentHead(1, 0, bytes(16)).key, SegmentHead(1, 0, bytes(range(16))).key]
+"""What somebody might take for the segment's key who does not know the run's uuid."""
 
 
-def forged(rows: list[Row] | bytes, run: bytes = b"", kind: int = FrameKind.OWNER, **fields: int) -> bytes:
+def forged(rows: list[Row] | bytes, key: bytes = b"", kind: int = FrameKind.OWNER, **fields: int) -> bytes:
     """A frame as a model may write one: everything fits but the run."""
     encoded = rows if isinstance(rows, bytes) else encode_rows(rows)
     head: dict[str, int] = {"epoch": 1, "group": 1000, "sequence": 1 << 40, "body_bytes": 0, **fields}
-    return encode_frame_head(encoded, run=run, kind=kind, row_count=1, **head) + encoded
+    return encode_frame_head(encoded, key=key, kind=kind, row_count=1, **head) + encoded
 
 
 CLEARED = forged([ClearRow("7-0", "x", 5)])
 FORGERIES = [
     CLEARED,
-    *(forged([ClearRow("7-0", "x", 5)], run) for run in OTHER_RUNS),
+    *(forged([ClearRow("7-0", "x", 5)], key) for key in OTHER_KEYS),
     forged([CutRow(1, 0, SEGMENT_HEAD_BYTES)]),
     forged([MarkRow("7-0", "damaged", 7, 0)]),
     forged(b"\x91\x92\x7f\x01"),
@@ -126,6 +128,62 @@ def test_a_payload_with_the_log_in_it_does_not_say_it_again() -> None:
     assert_all_is_there(disk)
 
 
+def many_segments() -> tuple[FaultyDisk, Owner]:
+    """A log of several segments in which claims ended, exchanges were cleared and losses were marked."""
+    disk = FaultyDisk()
+    owner = Owner(disk.view(), segment_bytes=6000)
+    sent = 0
+
+    def send(batch: Batch) -> None:
+        nonlocal sent
+        sent += 1
+        owner.send(batch, sent)
+
+    while owner.writer.segment.number < 3:
+        number = sent
+        lost = Batch()
+        lost.rows.append(MarkRow("7-0", "dropped", 3))
+        send(lost)
+        send(Batch().claim("7-0", 5 + 2 * number).claim("7-0", 6 + 2 * number))
+        send(Batch().commit("7-0", exchange(f"c{number}"), 5 + 2 * number).release("7-0", 6 + 2 * number, ""))
+        send(Batch().commit("8-0", exchange(f"gone{number}")).clear("8-0", f"clear {number}"))
+    return disk, owner
+
+
+@pytest.mark.parametrize("first_of_a_segment", [False, True])
+@pytest.mark.parametrize("repeated", range(4))
+def test_a_payload_with_another_segment_or_its_own_in_it_does_not_say_them_again(
+    repeated: int, first_of_a_segment: bool
+) -> None:
+    disk, owner = many_segments()
+    while first_of_a_segment and owner.writer.position < 6000:
+        owner.merge("7-0")
+    whole = disk.content(SegmentName(1, repeated).file)[SEGMENT_HEAD_BYTES:]
+    before = owner.writer.segment, owner.writer.position
+    expected = {rollout: owner.ledger.view(rollout) for rollout in ("7-0", "8-0")}
+    owner.append(holding(bytes(PAGE_BYTES) + whole), 1 << 20)
+    segment = owner.writer.segment
+    at = before[1] if segment == before[0] else 0
+    assert first_of_a_segment == (at == 0)
+    data = bytearray(disk.content(segment.file))
+    border = (at // PAGE_BYTES + 1) * PAGE_BYTES
+    data[at:border] = bytes(border - at)
+    disk.put(segment.file, bytes(data))
+
+    def told(view: RolloutView) -> object:
+        return view.generation, [entry.model_call_id for entry in view.entries], view.reasons, view.outstanding
+
+    for rollout, view in expected.items():
+        assert told(CaptureStore(disk.view()).view(rollout)) == told(view)
+    assert verify_log(disk.view(), NemoGymFiles(disk.view())).sound
+    after = Owner(disk.view(), "next", takeover=True)
+    for rollout, view in expected.items():
+        assert told(after.ledger.view(rollout)) == told(view)
+    assert not after.report.damaged
+    after.stop()
+    assert verify_log(disk.view(), NemoGymFiles(disk.view())).sound
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.one_of(st.sampled_from(FORGERIES), st.binary(max_size=50), st.integers(0, 8000)), max_size=12),
@@ -160,7 +218,7 @@ def test_a_search_reads_no_more_for_heads_that_claim_all_that_follows() -> None:
     """Their checksums fit a run that somebody guessed, so each is as good as any."""
 
     def bytes_read(heads: int) -> float:
-        hostile = b"".join(forged(b"", OTHER_RUNS[1], body_bytes=0) for _ in range(heads))
+        hostile = b"".join(forged(b"", OTHER_KEYS[1], body_bytes=0) for _ in range(heads))
         data = bytes(SEGMENT_HEAD_BYTES + 64) + hostile
         read = 0
 
