@@ -139,7 +139,7 @@ def many_segments() -> tuple[FaultyDisk, Owner]:
         sent += 1
         owner.send(batch, sent)
 
-    while owner.writer.segment.number < 3:
+    while (owner.writer.segment.number, owner.writer.position) < (3, 3000):
         number = sent
         lost = Batch()
         lost.rows.append(MarkRow("7-0", "dropped", 3))
