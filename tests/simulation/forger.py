@@ -36,7 +36,8 @@ class Forger:
         return ahead + (self._frame(rollout) if self._random.random() < 0.8 else self._log())
 
     def _frame(self, rollout: str) -> bytes:
-        rows: list[Row] = [self._random.choice([ClearRow(rollout, "forged", 90), MarkRow(rollout, "forged", 1, 0)])]
+        acts: list[Row] = [ClearRow(rollout, "forged", 90), MarkRow(rollout, "forged", 1, 0)]
+        rows = [self._random.choice(acts)]
         encoded = encode_rows(rows)
         head = encode_frame_head(
             encoded,
