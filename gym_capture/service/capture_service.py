@@ -367,7 +367,9 @@ class CaptureService:
                 ours = False
                 asked_at = self.clock.monotonic()
                 ours = await self.tenure.check()
-                if not ours or self.clock.monotonic() - asked_at <= self.settings.lease_s:
+                # A client goes by what it hears for a lease and a third; a successor that came just after the look
+                # takes its claims for lost after two. Half a lease leaves it time to come over.
+                if not ours or self.clock.monotonic() - asked_at <= self.settings.lease_s / 2:
                     break  # else it was ours when it was asked, and that is long ago: this process slept, or the disk
         finally:
             if not ours:

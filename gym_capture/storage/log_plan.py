@@ -214,13 +214,19 @@ def _take_note(plan: LogPlan, epoch: int, end: LogEnd) -> None:
 
 def _take_floor(files: Files, plan: LogPlan, epoch: int, listed: list[str]) -> None:
     floor = log_floor(files, epoch, listed)
-    held = plan.held(epoch) or LogEnd(0, 0)
     if floor is None:
         return
-    if held >= floor:
+    name = SegmentName(epoch, floor.segment)
+    if plan.sizes.get(name, 0) < floor.length and name not in plan.seals:
+        if reaches(files, epoch, floor):
+            return  # it grew since it was measured
+        # A next segment may have been begun, and be empty: it says nothing of this one yet.
+        plan.seal(name, floor.length)
+    held = plan.held(epoch)
+    if held is None or held < floor:
+        _end(plan, epoch, floor)
+    else:
         plan.floors[epoch] = floor
-    elif not reaches(files, epoch, floor):
-        _end(plan, epoch, floor)  # else it grew since it was measured
 
 
 def _end(plan: LogPlan, epoch: int, end: LogEnd) -> None:

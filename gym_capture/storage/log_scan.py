@@ -321,11 +321,11 @@ class LogScan:
     def _missing(self, name: SegmentName) -> Iterator[DamagedHeads]:
         self._passes[name] = self._pass_over(name)
         self.report.damages.append(Place(name, 0, self.plan.end(name)))
-        last = self._is_last(name)
-        if last:
-            rollouts = {**(self._listed(name) or {}), **self._known_rollouts()}
-        else:
-            rollouts = {**(self._listed(name) or {}), **self._rollouts_before(name)}
+        found = self._listed(name)
+        # Where nobody has listed whose rows it had, it may have been anybody.
+        last = found is None or self._is_last(name)
+        rollouts = {**(found or {}), **(self._known_rollouts() if last else self._rollouts_before(name))}
+        if not self._is_last(name):
             self._after_gap = "damage"
         self.report.affected.update(rollouts)
         if rollouts or last:

@@ -202,6 +202,47 @@ def test_a_damaged_last_frame_of_a_killed_owner_is_no_tear_where_a_checkpoint_ho
     assert fold(disk).view("nowhere").reasons == {"damaged": 1}
 
 
+def end_in_the_middle(disk: FaultyDisk, name: SegmentName, into: int) -> None:
+    """The segment ends before its last frame, or so many bytes into it."""
+    *_, last = SegmentSource(disk.view(), name).frames(SEGMENT_HEAD_BYTES, len(disk.content(name.file)))
+    assert isinstance(last, Frame)
+    disk.put(name.file, disk.content(name.file)[: last.offset + into])
+
+
+@pytest.mark.parametrize("proof", ["checkpoint", "endpoint"])
+@pytest.mark.parametrize("lost", ["emptied", "removed", "at a frame", "inside a frame"])
+def test_a_segment_that_was_begun_behind_a_lost_end_hides_nothing(lost: str, proof: str) -> None:
+    """The owner was killed between making the next segment and writing to it."""
+    disk = FaultyDisk()
+    owner = Owner(disk.view(), segment_bytes=2000 if proof == "checkpoint" else 1 << 20)
+    owner.send(Batch().commit("early", exchange("early")), 1)
+    number = 1
+    while proof == "checkpoint" and (owner.writer.segment.number, owner.writer.position) < (1, 2000):
+        number += 1
+        owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
+    if proof == "checkpoint":
+        owner.checkpoint()
+    else:
+        owner.ownership.publish(Endpoint("127.0.0.1", 4711))
+    name = owner.writer.segment
+    disk.put(SegmentName(EPOCH, name.number + 1).file, b"")
+    assert CaptureStore(disk.view()).verify().sound
+    if lost == "removed":
+        disk.view().remove(name.file)
+    elif lost == "emptied" or proof == "endpoint":
+        disk.put(name.file, b"")
+    else:
+        end_in_the_middle(disk, name, 9 if lost == "inside a frame" else 0)
+    for checkpoints in (True, False):
+        report = CaptureStore(disk.view(), checkpoints=checkpoints).verify()
+        assert not report.sound
+        assert name in [place.segment for place in report.log.damages]
+    reader = fold(disk)
+    after = Owner(disk.view(), "second", takeover=True).ledger
+    for rollout in ("early", "r", "nowhere"):
+        assert reader.view(rollout).reasons == after.view(rollout).reasons == {"damaged": 1}, rollout
+
+
 def test_what_came_behind_the_last_checkpoint_may_be_torn_as_ever() -> None:
     disk = FaultyDisk()
     owner = Owner(disk.view())
