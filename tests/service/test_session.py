@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -45,8 +46,10 @@ from gym_capture.model.rows import (
 )
 from gym_capture.service.session import Session
 from gym_capture.service.settings import OwnerSettings
+from gym_capture.service.state import State
+from gym_capture.storage.ownership import Ownership
 from gym_capture.testing.faulty_files import FaultyDisk
-from tests.service.harness import Bench, eventually, serving, turns
+from tests.service.harness import Bench, eventually, identity, serving, turns
 from tests.service.raw_client import RawClient, commit_row, sealed
 
 ID = b"i" * 16
@@ -161,6 +164,33 @@ async def test_an_owner_that_cannot_look_whether_it_still_is_the_owner_repeats_n
         bench.executor.let_go()
         await eventually(lambda: len(again.sent) == 2)
         assert again.sent[1] == first.sent[1]
+
+
+async def test_a_look_that_is_half_a_lease_old_lets_nothing_out() -> None:
+    """A successor that came just after it takes the claims of all who are not with it in two leases for lost."""
+    async with serving() as bench:
+        wire = Wire(bench)
+        wire.hello()
+        lease_s = bench.service.settings.lease_s
+        bench.clock.advance(lease_s / 3 + 0.1)
+        log = bench.service.tenure.log
+        assert log is not None
+        look = log.check
+        looks = 0
+
+        def slow() -> None:
+            nonlocal looks
+            looks += 1
+            look()
+            if looks == 1:
+                Ownership.take(bench.disk.view(), identity("other"), bench.clock, takeover=True)
+                bench.clock.advance(lease_s / 2 + 0.1)
+
+        with mock.patch.object(log, "check", slow):
+            wire.say(Beat())
+            await eventually(lambda: bench.service.state is not State.SERVING)
+        assert looks == 2
+        assert len(wire.sent) == 1
 
 
 async def test_an_owner_that_was_frozen_after_the_look_looks_again_before_it_says_what_is_quiescent() -> None:
