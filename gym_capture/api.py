@@ -24,6 +24,9 @@ DIRECTORY_VARIABLE = "GYM_CAPTURE_DIR"
 NAME_VARIABLE = "GYM_CAPTURE_NAME"
 """Where `connect` looks when it is given neither a directory nor a name."""
 
+RAY_PATIENCE_VARIABLE = "RAY_raylet_start_wait_time_s"
+"""Ray's own: for how many seconds it waits for the node that it starts to be known. Its log names it, too."""
+
 _DEFAULTS = CaptureSettings()
 _ASK_S = 30.0
 
@@ -87,12 +90,17 @@ def initialise_ray(config: RayConfig) -> None:
         else:
             ray.init(address=config.address, runtime_env=runtime_env)
     except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and plain Exception alike
-        where = "an embedded Ray did not start" if config.address == "local" else f"no Ray answered at {config.address}"
         told = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise RayUnavailable(
-            f"{where} ({told}). Nothing was captured or changed; see that `ray status` works from this machine and "
-            "correct ray.address, or free memory and processors where Ray is to start, then run again."
-        ) from error
+        if config.address == "local":
+            what = f"an embedded Ray did not start ({told})"
+            cure = (
+                "on a machine that is loaded it starts too slowly: free processors and memory, or let Ray wait longer "
+                f"({RAY_PATIENCE_VARIABLE}=120 in the environment), then run again."
+            )
+        else:
+            what = f"no Ray answered at {config.address} ({told})"
+            cure = "see that `ray status` works from this machine and correct ray.address, then run again."
+        raise RayUnavailable(f"{what}. Nothing was captured or changed; {cure}") from error
 
 
 def connect(

@@ -1,4 +1,4 @@
-"""Whether the packages of an extra are there, asked before anything is started."""
+"""Extras: whether their packages are there, asked before anything is started, and how to get them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from gym_capture.errors import MissingExtra
 
 PACKAGES = {"proxy": ("uvicorn", "httptools", "aiohttp"), "view": ("uvicorn", "starlette")}
 """What cannot be started without, by extra."""
+
+
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra (or several, with commas between), as an error's message ends with it."""
+    return f"pip install 'gym-capture[{extra}]' (from a checkout: pip install '.[{extra}]')"
 
 
 def require_extra(extra: str, user: str) -> None:
@@ -24,6 +29,6 @@ def require_extra(extra: str, user: str) -> None:
     if absent:
         raise MissingExtra(
             f"{user} needs {', '.join(absent)}, which this environment has not. Nothing was started; "
-            f"pip install 'gym-capture[{extra}]'",
+            f"{how_to_install(extra)}",
             missing=absent,
         )

@@ -299,14 +299,26 @@ async def test_work_in_the_owners_thread_is_awaited_and_cancelled_from_another_l
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "told"),
+    ("address", "error", "told", "cure", "not_said"),
     [
-        ("local", Exception("The current node timed out during startup.\nmore"), "an embedded Ray did not start"),
-        ("10.0.0.1:6379", ConnectionError("Failed to connect to Ray cluster"), "no Ray answered at 10.0.0.1:6379"),
+        (
+            "local",
+            Exception("The current node timed out during startup.\nmore"),
+            "an embedded Ray did not start",
+            "RAY_raylet_start_wait_time_s",
+            "ray.address",
+        ),
+        (
+            "10.0.0.1:6379",
+            ConnectionError("Failed to connect to Ray cluster"),
+            "no Ray answered at 10.0.0.1:6379",
+            "correct ray.address",
+            "RAY_raylet_start_wait_time_s",
+        ),
     ],
 )
 def test_a_ray_that_does_not_come_up_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, address: str, error: Exception, told: str
+    monkeypatch: pytest.MonkeyPatch, address: str, error: Exception, told: str, cure: str, not_said: str
 ) -> None:
     import ray
 
@@ -318,4 +330,6 @@ def test_a_ray_that_does_not_come_up_is_told_in_one_line(
     with pytest.raises(RayUnavailable, match=told) as raised:
         initialise_ray(RayConfig(address=address))
     assert str(error).partition("\n")[0] in str(raised.value)
+    assert cure in str(raised.value)
+    assert not_said not in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -34,7 +34,7 @@ if [ -f "$stamp" ] && [ "$(head -n 1 "$stamp")" = "$identity" ] && "$venv/bin/py
     echo "== environment: updating $venv"
     rm -f "$stamp"
 else
-    echo "== environment: making $venv with $("$python" --version 2>&1); takes about a minute"
+    echo "== environment: making $venv with $("$python" --version 2>&1); takes two or three minutes"
     rm -f "$stamp"
     "$python" -m venv --clear "$venv"
 fi

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from gym_capture.errors import ConfigError, DamagedLog, GymCaptureError, RolloutFunctionError
+from gym_capture.errors import ConfigError, DamagedLog, GymCaptureError, InputRowError, RolloutFunctionError
 from gym_capture.reading.plain_json import json_document
 from gym_capture.reading.plain_text import plain_block
 
@@ -27,7 +27,7 @@ class Exit(IntEnum):
     ERROR = 1
     """Something failed: rollouts without a try left, an owner that is not there, a file that cannot be written."""
     USAGE = 2
-    """The command line, the configuration or the rollout function is wrong; nothing was started."""
+    """The command line, the configuration, the input or the rollout function is wrong; nothing was started."""
     EVIDENCE_MISSING = 3
     """All rollouts are finished, some have gaps, and `collect.require_complete` is set; or `check` misses evidence."""
     DAMAGE = 4
@@ -105,7 +105,7 @@ def command(*, as_json: bool, debug: bool, judges: bool = False) -> Iterator[Scr
 
 def status_of(error: GymCaptureError) -> Exit:
     """The exit status that an error stands for."""
-    return Exit.USAGE if isinstance(error, ConfigError | RolloutFunctionError) else Exit.ERROR
+    return Exit.USAGE if isinstance(error, ConfigError | InputRowError | RolloutFunctionError) else Exit.ERROR
 
 
 def _escape_what_cannot_be_printed(stream: TextIO) -> None:

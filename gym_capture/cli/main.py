@@ -26,7 +26,7 @@ Collect RL rollouts on Ray and keep every model call that they make.
 
 Start with `gym-capture run configs/local.yaml`: it needs no cluster and no network.
 
-Exit status: 0 fine, 1 something failed, 2 wrong usage or configuration, 3 evidence is missing and
+Exit status: 0 fine, 1 something failed, 2 wrong usage, configuration or input, 3 evidence is missing and
 `collect.require_complete` is set, or `check` misses some, 4 `verify` or `check` found damage, 130 and 143 stopped by
 Ctrl-C and SIGTERM.
 """,
@@ -127,14 +127,14 @@ def status(
     """
     from gym_capture.cli.opened import looking
     from gym_capture.cli.owner import status_of_owner
-    from gym_capture.cli.tables import status_view
+    from gym_capture.cli.tables import directory_view, status_view
 
     with looking(as_json=as_json, debug=debug) as screen:
         found = status_of_owner(local_directory(one_directory(directory, dir_option)), name, namespace, address)
         if as_json:
             screen.document(found)
         else:
-            screen.out.print(status_view(found))
+            screen.out.print(directory_view(found) if found["owner"] == "none" else status_view(found))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar, overload
@@ -11,6 +12,8 @@ import typer
 
 from gym_capture.api import DIRECTORY_VARIABLE
 from gym_capture.errors import ConfigError
+from gym_capture.model.ids import is_rollout_id
+from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage.remote.run_uri import is_uri, shown, uri_of
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else goes to stderr.")]
@@ -99,6 +102,11 @@ def directory_and_ids(words: list[str], option: str | None, ids: int) -> tuple[s
     Raises:
         ConfigError: there are more or fewer words than that, or two directories.
     """
+    if option is None and 0 < len(words) <= ids and is_place(words[0]):
+        # What could be an id is one, where the environment says which directory is meant.
+        may_be_id = directory_of_the_environment(DIRECTORY_VARIABLE) is not None and is_rollout_id(words[0])
+        if len(words) < ids or not may_be_id:
+            raise _ids_wanted(words[0], ids)
     if len(words) == ids:
         return option, words
     if len(words) == ids + 1:
@@ -108,6 +116,17 @@ def directory_and_ids(words: list[str], option: str | None, ids: int) -> tuple[s
         f"{wanted} is wanted, after the directory or with --dir DIR: {len(words)} words were given "
         f"({' '.join(words)}). Nothing was read."
     )
+
+
+def is_place(word: str) -> bool:
+    """Whether a word of a command names a directory that is there, or a URI."""
+    return is_uri(word) or os.path.isdir(word)
+
+
+def _ids_wanted(directory: str, ids: int) -> ConfigError:
+    wanted = "which rollout?" if ids == 1 else "diff takes two rollouts."
+    place = plain_line(shlex.quote(shown(directory)) if is_uri(directory) else shlex.quote(directory))
+    return ConfigError(f"{wanted} Nothing was read; `gym-capture ls {place}` lists them.")
 
 
 def directory_of_the_environment(variable: str) -> str | None:

@@ -11,6 +11,7 @@ from gym_capture.client.client import CaptureClient
 from gym_capture.config import RayConfig
 from gym_capture.directory.locate import Liveness, liveness
 from gym_capture.errors import OwnerNotFound, RayUnavailable
+from gym_capture.storage import names
 from gym_capture.storage.owner_file import last_owner
 from gym_capture.storage.posix_files import PosixFiles
 from gym_capture.storage.run_layout import shards_of
@@ -86,6 +87,7 @@ def _or_of_the_environment(directory: Path | None, name: str | None) -> Path | N
 
 
 def _at_rest(directory: Path) -> dict[str, Any]:
+    """`log` is None where there is none and what was captured lies in datasets or in NeMo Gym's files."""
     store = CaptureStore(directory)
     rollouts = store.standings()
     lasts = [last_owner(files) for files in shards_of(PosixFiles(directory))]
@@ -93,6 +95,11 @@ def _at_rest(directory: Path) -> dict[str, Any]:
     ended: dict[str, Any] = {"last_owner": owners[0]}
     if len(owners) > 1:
         ended = {"shards": [{"shard": shard, "last_owner": owner} for shard, owner in enumerate(owners)]}
+    sealed = store.datasets()
+    listed = set(PosixFiles(directory).names())
+    beside = sum(names.nemo_gym_file(each) in listed for each in names.nemo_gym_rollouts_in(listed))
+    report = store.report
+    elsewhere = (sealed or beside) and not report.segments and not report.damaged
     return {
         "owner": "none",
         **ended,
@@ -100,5 +107,7 @@ def _at_rest(directory: Path) -> dict[str, Any]:
         "rollouts": len(rollouts),
         "incomplete_rollouts": sum(1 for each in rollouts if each.reasons is not None),
         "outstanding": store.outstanding(),
-        "log": store.report.summary(),
+        "sealed": [{"folder": each.folder, "files": each.files, "bytes": each.size} for each in sealed],
+        "nemo_gym_files": beside,
+        "log": None if elsewhere else report.summary(),
     }

@@ -21,6 +21,7 @@ from gym_capture.directory.locate import Liveness, liveness, owner_of
 from gym_capture.errors import ConfigError, GymCaptureError, SettingsDiffer
 from gym_capture.extras import require_extra
 from gym_capture.reach.disabled import disabled_client
+from gym_capture.reading.plain_text import plain_line
 from gym_capture.storage.owner_file import OwnerInfo
 
 STOP_S = 10.0
@@ -105,6 +106,8 @@ def _owner(config: CaptureConfig, screen: Screen) -> tuple[CaptureClient, bool]:
             _warn_of_others(config, owner, screen)
             settings = config.capture
             return api.connect(directory, namespace=settings.namespace, transport=settings.transport), False
+    where = plain_line(str(directory))
+    screen.err.print(f"starting an owner for {where}; with Ray this may take a minute", markup=False, soft_wrap=True)
     return api.start(config), True
 
 

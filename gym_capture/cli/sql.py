@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gym_capture.cli.exits import Screen
 from gym_capture.cli.opened import looking
-from gym_capture.cli.options import Debug, DirOption, Json, given_directory
+from gym_capture.cli.options import Debug, DirOption, Json, given_directory, is_place
 from gym_capture.errors import ConfigError
 from gym_capture.reading.plain_text import plain_block, plain_line
 
@@ -63,6 +63,11 @@ def _asked(words: list[str], ready: str | None) -> tuple[str, str | None]:
     Raises:
         ConfigError: there are too many words or no query, or there is no question of that name.
     """
+    if ready is None and (is_place(words[0]) if len(words) == 1 else not words):
+        raise ConfigError(
+            'which query? Nothing was read; gym-capture sql "select count(*) from calls" DIR, or one that is ready: '
+            "--question NAME, which --list lists."
+        )
     wanted = ["DIR"] if ready is not None else ["QUERY", "DIR"]
     if not len(wanted) - 1 <= len(words) <= len(wanted):
         raise ConfigError(

@@ -43,7 +43,7 @@ def summary_view(summary: Summary) -> RenderableType:
         ("model calls", f"{plain['calls']}, {plain['failed_calls']} of them failed"),
         ("tokens", _tokens(plain)),
         ("with gaps", str(len(summary.incomplete))),
-        ("took", f"{summary.seconds:.1f} s"),
+        ("took", f"{summary.seconds:.1f} s (the start of Ray not counted)"),
         ("output", str(summary.output)),
         ("failures", str(summary.failures)),
         ("captures", "off (observability_enabled is false)" if not summary.capture_dir else str(summary.capture_dir)),
@@ -108,6 +108,22 @@ def status_view(status: Mapping[str, Any]) -> RenderableType:
     return pairs(rows)
 
 
+def directory_view(found: Mapping[str, Any]) -> RenderableType:
+    """What `status` says of a directory at rest. Of what it has not (a log, say, where the run was sealed) nothing."""
+    rows: list[tuple[str, str]] = []
+    _flatten({name: item for name, item in found.items() if name not in _IF_THERE}, "", rows)
+    rows += [("sealed", _dataset_words(each)) for each in found["sealed"]]
+    rows += [(name, str(found[name])) for name in ("nemo_gym_files", "log") if found[name]]
+    return pairs(rows)
+
+
+_IF_THERE = ("sealed", "nemo_gym_files", "log")
+
+
+def _dataset_words(dataset: Mapping[str, Any]) -> str:
+    return f"{dataset['folder']}: {dataset['files']} files, {dataset['bytes']:,} bytes"
+
+
 def _flatten(value: Mapping[str, Any], prefix: str, rows: list[tuple[str, str]]) -> None:
     for name, item in value.items():
         if isinstance(item, Mapping):
@@ -134,7 +150,7 @@ def verify_view(found: Mapping[str, Any]) -> RenderableType:
         if name in ("sound", "repair", *_LISTS) or name in unsaid:
             continue
         if name == "datasets":
-            rows += [("dataset", f"{each['folder']}: {each['files']} files, {each['bytes']:,} bytes") for each in value]
+            rows += [("dataset", _dataset_words(each)) for each in value]
         elif isinstance(value, Mapping):
             shown = ", ".join(f"{key}: {item}" for key, item in list(value.items())[:MAX_NAMED])
             more = f" … and {len(value) - MAX_NAMED} more" if len(value) > MAX_NAMED else ""

@@ -13,6 +13,7 @@ from gym_capture.errors import MissingExtra
 from gym_capture.examples import chat_dialect, messages_dialect, responses_dialect
 from gym_capture.examples.local_model import local_model_url
 from gym_capture.examples.scripted_model import MODEL, TOOLS, ToolCall
+from gym_capture.extras import how_to_install
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -26,7 +27,6 @@ History = list[tuple[tuple[ToolCall, ...], list[str]]]
 LOCAL_KEY = "scripted"
 _SCHEMA = {"type": "object", "additionalProperties": True}
 _MOST_TOKENS = 1024
-_INSTALL = "pip install 'gym-capture[openai,anthropic]'"
 _SDK_MODULES = (
     "anthropic.lib.streaming",
     "anthropic.resources.messages",
@@ -66,7 +66,9 @@ async def load_sdks() -> None:
     try:
         await asyncio.to_thread(lambda: [importlib.import_module(name) for name in _SDK_MODULES])
     except ImportError as error:
-        raise MissingExtra(f"the example's agent uses both SDKs ({error}); {_INSTALL}") from error
+        raise MissingExtra(
+            f"the example's agent uses both SDKs ({error}); {how_to_install('openai,anthropic')}"
+        ) from error
 
 
 def model_of(dialect: str, session: Session, timeout_s: float) -> Model:

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from gym_capture.errors import MissingExtra
+from gym_capture.extras import how_to_install
 
 try:
     import uvicorn
 except ImportError as error:
-    raise MissingExtra("uvicorn is not installed, and serves the example; pip install 'gym-capture[proxy]'") from error
+    raise MissingExtra(f"uvicorn is not installed, and serves the example; {how_to_install('proxy')}") from error
 
 _STOPS_WITHIN_S = 10.0
 _BACKLOG = 2048

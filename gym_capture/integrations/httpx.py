@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gym_capture.errors import MissingExtra
+from gym_capture.extras import how_to_install
 from gym_capture.integrations.counted_sending import CountedSending
 from gym_capture.integrations.observed_exchange import (
     AsyncObservedBody,
@@ -24,7 +25,7 @@ try:
     import httpx
 except ImportError as error:
     raise MissingExtra(
-        "httpx is not installed, so there are no transports for it; pip install 'gym-capture[httpx]'"
+        f"httpx is not installed, so there are no transports for it; {how_to_install('httpx')}"
     ) from error
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gym_capture import __version__
 from gym_capture.errors import GymCaptureError, MissingExtra
+from gym_capture.extras import how_to_install
 from gym_capture.integrations.genai_attributes import Attribute, call_attributes, call_name, cleaned
 from gym_capture.model.gaps import evidence_gaps
 from gym_capture.model.record import derive_fields
@@ -29,7 +30,10 @@ try:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError as error:
-    raise MissingExtra(f"spans need OpenTelemetry's SDK ({error}); pip install 'gym-capture[otel]'") from error
+    raise MissingExtra(
+        "spans need OpenTelemetry's SDK and its OTLP exporter over HTTP, which are not installed. Nothing was sent or "
+        f"changed; {how_to_install('otel')}"
+    ) from error
 
 BATCH_SPANS = 256
 """Spans handed to the exporter at once."""

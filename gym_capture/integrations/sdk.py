@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
 
 from gym_capture.errors import MissingExtra
+from gym_capture.extras import how_to_install
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -73,7 +74,7 @@ def _sdk(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtra(
-            f"the {name} package is not installed, so there is no client of it; pip install 'gym-capture[{name}]'"
+            f"the {name} package is not installed, so there is no client of it; {how_to_install(name)}"
         ) from error
 
 

@@ -32,6 +32,9 @@ SEALED_AHEAD = "sealed-ahead"
 CONTENTS = "CONTENTS"
 """Lists all files of a sealed run that was carried elsewhere; JSON. Without it no run is there."""
 
+MANIFEST = "manifest.json"
+"""Lists the files of a dataset, in its folder; JSON. It is in no run's own directory."""
+
 NEMO_GYM_SUFFIX = ".capture.jsonl"
 NEMO_GYM_INCOMPLETE_SUFFIX = ".capture.incomplete"
 

@@ -170,6 +170,14 @@ def require_capture_directory(files: Files) -> None:
     listed = files.names()
     known = names.segments_in(listed) or names.shards_in(listed) or names.nemo_gym_rollouts_in(listed)
     if names.RUN not in listed and not known:
+        if names.MANIFEST in listed:
+            raise MissingRunMarker(
+                f"{files.directory} is a sealed dataset and no run's capture directory. Nothing was changed; "
+                "`gym-capture sql`, `export` and `import` read it. For ls, show, verify and the other commands "
+                f"`gym-capture import {files.directory} NEW` makes a run of it; where a sealed run's directory has it "
+                "as its folder, give that directory.",
+                directory=files.directory,
+            )
         raise MissingRunMarker(
             f"{files.directory} is no capture directory: it has no {names.RUN} file, no log and no NeMo Gym file (a "
             "mistyped path, or a file system that is not mounted here). Nothing was changed; check the path.",

@@ -27,7 +27,7 @@ from gym_capture.storage.run_layout import known_run, shards_of
 from gym_capture.storage.sealed.manifest import MANIFEST, read_manifest
 from gym_capture.storage.shard_store import ShardStore
 from gym_capture.storage.standing import OpenClaim, RolloutStanding, StoredRecord
-from gym_capture.storage.verify import VerifyReport
+from gym_capture.storage.verify import ReadDataset, VerifyReport
 
 if TYPE_CHECKING:
     from gym_capture.storage.sealed.sealed_shard import SealedShard
@@ -138,6 +138,13 @@ class CaptureStore:
     def sealed_shards(self) -> int:
         """How many shards are read from their dataset by now: of what they hold, nothing lies in a log any more."""
         return sum(not isinstance(each, ShardStore) for each in self._shards)
+
+    def datasets(self) -> list[ReadDataset]:
+        """The datasets of the shards that were sealed, under the path that each has in the directory."""
+        several = len(self._shards) > 1
+        sealed = [each for each in self._shards if not isinstance(each, ShardStore)]
+        found = [(each.folder, each.dataset()) for each in sealed]
+        return [told._replace(folder=f"{shard}/{told.folder}") if several else told for shard, told in found]
 
     @property
     def report(self) -> RecoveryReport:

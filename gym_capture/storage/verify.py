@@ -37,7 +37,7 @@ class BrokenPart(NamedTuple):
 
 
 class ReadDataset(NamedTuple):
-    """A sealed dataset that was read: its folder, and how many Parquet files of how many bytes it has there."""
+    """A sealed dataset: its folder, and how many Parquet files of how many bytes it has there."""
 
     folder: str
     files: int

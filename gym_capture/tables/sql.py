@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gym_capture.errors import ConfigError, MissingExtra
+from gym_capture.extras import how_to_install
 from gym_capture.reading.plain_text import plain_block
 from gym_capture.tables.tables import LEVELS, Tables
 
@@ -29,8 +30,7 @@ def ask(tables: Tables, query: str) -> Answer:
         import duckdb
     except ImportError as error:
         raise MissingExtra(
-            "SQL over the tables needs duckdb, which is not installed. Nothing was read; "
-            "pip install 'gym-capture[frames]'"
+            f"SQL over the tables needs duckdb, which is not installed. Nothing was read; {how_to_install('frames')}"
         ) from error
     try:
         query.encode()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_capture.errors import ConfigError, MissingExtra
+from gym_capture.extras import how_to_install
 from gym_capture.storage.captured_source import RolloutSource, open_captured
 
 LEVELS = ("rollouts", "calls", "messages")
@@ -96,6 +97,4 @@ def _frames(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise MissingExtra(
-            f"{package} is not installed. Nothing was read; pip install 'gym-capture[frames]'"
-        ) from error
+        raise MissingExtra(f"{package} is not installed. Nothing was read; {how_to_install('frames')}") from error

@@ -27,6 +27,7 @@ from gym_capture.cli.tables import MAX_NAMED, failed_table, summary_view
 from gym_capture.collect.summary import TOKEN_METRICS, FailedRollout, FinishedRollout, Progress, Summary
 from gym_capture.config import CaptureConfig, CollectConfig
 from gym_capture.directory.locate import Liveness
+from gym_capture.storage.names import nemo_gym_file
 from gym_capture.storage.posix_files import PosixFiles
 from tests.storage.owners import OTHER_CLIENT, Batch, Owner, exchange
 
@@ -71,7 +72,7 @@ def test_with_json_an_error_is_the_document(tmp_path: Path) -> None:
     [
         ({"rollout": "no_such_module:rollout"}, Exit.USAGE, "there is no module 'no_such_module'"),
         ({"input": "/nowhere/rows.jsonl"}, Exit.USAGE, "cannot read collect.input /nowhere/rows.jsonl"),
-        ({"input": "bad.jsonl"}, Exit.ERROR, "bad.jsonl, line 2 is not JSON"),
+        ({"input": "bad.jsonl"}, Exit.USAGE, "bad.jsonl, line 2 is not JSON"),
         ({"output": "notes.txt"}, Exit.ERROR, "which no collector wrote"),
     ],
 )
@@ -249,6 +250,16 @@ def test_status_without_an_owner_says_what_the_directory_holds(captures: Path) -
     assert (found["owner"], found["rollouts"], found["outstanding"]) == ("none", 2, 1)
 
 
+def test_status_of_nemo_gyms_files_says_how_many_there_are_and_of_no_log(tmp_path: Path) -> None:
+    for name in ("7-0", "7-1"):
+        (tmp_path / nemo_gym_file(name)).write_text(json.dumps(exchange("a")) + "\n")
+    found = json.loads(invoke("status", tmp_path, "--json").stdout)
+    assert (found["nemo_gym_files"], found["log"], found["sealed"], found["rollouts"]) == (2, None, [], 2)
+    lines = [line.split() for line in invoke("status", tmp_path).stdout.splitlines()]
+    assert ["nemo_gym_files", "2"] in lines
+    assert not {"log", "sealed"} & {line[0] for line in lines}
+
+
 @pytest.mark.parametrize("word", ["status", "verify", "stop"])
 def test_a_directory_is_given_as_an_argument_or_an_option(captures: Path, tmp_path: Path, word: str) -> None:
     plain, option = invoke(word, captures, "--json"), invoke(word, "--dir", captures, "--json")
@@ -385,6 +396,7 @@ def test_the_summary_names_rollouts_with_gaps_and_says_how_many_more() -> None:
     assert "9-0-a1" in text
     assert "ValueError: bad luck" in text
     assert "/r/out.failures.jsonl" in text
+    assert "0.0 s (the start of Ray not counted)" in text
     plain = summary.plain()
     assert len(plain["incomplete"]) == MAX_NAMED + 5
     assert plain["incomplete"][0]["gaps"] == [{"code": LOST[0], "detail": LOST[1]}]

@@ -71,6 +71,11 @@ def test_a_sealed_run_looks_as_before_and_is_exported_imported_and_tabled(tmp_pa
     lines = [line.split() for line in ran("verify", directory).stdout.splitlines()]
     assert ["dataset", "sealed-00000002:", "2", "files,", f"{read['bytes']:,}", "bytes"] in lines
     assert not {"segments", "frames", "parts", "tears", "cuts", "checkpoints"} & {line[0] for line in lines}
+    status = document("status", directory)
+    assert (status["sealed"], status["log"], status["rollouts"]) == ([read], None, 2)
+    lines = [line.split() for line in ran("status", directory).stdout.splitlines()]
+    assert ["sealed", "sealed-00000002:", "2", "files,", f"{read['bytes']:,}", "bytes"] in lines
+    assert "log" not in {line[0] for line in lines}
     assert document("verify", directory, "--repair")["repair"]["segments"] == []
     assert document("seal", directory)["segments"] == 0
     again = tmp_path / "again"

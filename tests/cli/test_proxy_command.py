@@ -17,6 +17,7 @@ from gym_capture.cli.main import app
 from gym_capture.cli.proxy import tell
 from gym_capture.config import load_config
 from gym_capture.directory.locate import Liveness, liveness
+from gym_capture.errors import RayUnavailable
 from gym_capture.extras import PACKAGES
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.threaded_owner import ThreadedOwner
@@ -67,7 +68,7 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(
     ran = invoke(tmp_path, "--upstream", "http://127.0.0.1:1")
     assert ran.exit_code == Exit.ERROR
     assert "needs no_such_package" in ran.stderr
-    assert "pip install 'gym-capture[proxy]'" in ran.stderr
+    assert "pip install 'gym-capture[proxy]' (from a checkout: pip install '.[proxy]')" in ran.stderr
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
@@ -154,6 +155,17 @@ def test_settings_that_a_live_owner_overrules_are_told(tmp_path: Path) -> None:
     ran = joined(tmp_path, "capture.patience_s=7")
     assert "the running owner's settings hold: capture.patience_s (120 there, 7 here)" in ran.stderr
     assert "cannot listen" in ran.stderr
+
+
+def test_before_an_owner_is_started_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> None:
+        raise RayUnavailable("no Ray here")
+
+    monkeypatch.setattr("gym_capture.api.start", fail)
+    ran = invoke(tmp_path, "--upstream", "http://127.0.0.1:1", "--json")
+    assert json.loads(ran.stdout)["error"]["type"] == "RayUnavailable"
+    assert f"starting an owner for {tmp_path / 'captures'}" in ran.stderr.replace("\n", "")
+    assert "starting an owner" not in joined(tmp_path).stderr
 
 
 @pytest.mark.ray

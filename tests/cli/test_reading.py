@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,50 @@ def test_an_unknown_rollout_names_the_nearest(captures: Path) -> None:
 @pytest.mark.parametrize("arguments", [("show",), ("show", "a", "b", "c"), ("diff", "a"), ("diff", "a", "b", "c", "d")])
 def test_too_few_or_many_words_are_a_usage_error(arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "DIR"), "which rollout?"),
+        (("diff", "DIR"), "diff takes two rollouts"),
+        (("diff", "DIR", "7-0"), "diff takes two rollouts"),
+        (("sql", "DIR"), "which query?"),
+        (("sql", "--dir", "DIR"), "which query?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_where_the_directory_is_given_what_else_is_wanted_is_named(
+    captures: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    for place in (str(captures), "s3://bucket/runs/7"):
+        ran = invoke(*(place if word == "DIR" else word for word in words))
+        assert ran.exit_code == Exit.USAGE
+        assert f"error: {said}" in ran.stderr
+        assert "which directory" not in ran.stderr
+        assert words[0] == "sql" or f"`gym-capture ls {place}` lists them" in ran.stderr
+        assert words[0] != "sql" or "--question" in ran.stderr
+    # Where the environment names a directory, a name that could be an id is one.
+    monkeypatch.setenv("GYM_CAPTURE_DIR", str(captures))
+    monkeypatch.chdir(captures.parent)
+    assert "has no rollout captures" in invoke("show", "captures").stderr
+    assert "which rollout?" in invoke("show", captures).stderr
+
+
+def test_a_password_in_a_uri_is_not_shown_where_more_is_wanted() -> None:
+    ran = invoke("show", "s3://me:hidden@bucket/runs/7")
+    assert ("hidden" in ran.output, "s3://me:***@bucket" in ran.stderr) == (False, True)
+
+
+def test_without_opentelemetry_spans_says_what_to_install(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "gym_capture.integrations.otel", raising=False)
+    ran = invoke("spans", captures)
+    assert ran.exit_code == Exit.ERROR
+    assert "Nothing was sent or changed; pip install 'gym-capture[otel]' (from a checkout: pip install '.[otel]')" in (
+        ran.stderr
+    )
+    assert "sys.modules" not in ran.stderr
 
 
 def test_the_directory_may_come_from_the_environment(captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:

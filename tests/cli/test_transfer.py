@@ -44,6 +44,27 @@ def test_export_takes_its_directory_as_an_option_or_from_the_environment(
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["calls"] == 1
 
 
+def test_a_sealed_dataset_says_which_commands_read_it(tmp_path: Path) -> None:
+    source, dataset, again = tmp_path / "source", str(tmp_path / "dataset"), str(tmp_path / "again")
+    written(source, {"a": [chat("a", [user("one")])]})
+    runner = CliRunner()
+    assert runner.invoke(app, ["export", str(source), "--to", dataset, "--format", "parquet"]).exit_code == 0
+    for words in (["ls", dataset], ["show", dataset, "a"], ["verify", dataset], ["status", dataset], ["view", dataset]):
+        ran = runner.invoke(app, words)
+        assert (ran.exit_code, "is a sealed dataset" in ran.stderr) == (1, True), ran.output
+        assert "`gym-capture sql`, `export` and `import` read it" in ran.stderr
+        assert f"`gym-capture import {dataset} NEW`" in ran.stderr
+    reading = [
+        ["sql", "select count(*) from calls", dataset],
+        ["export", dataset, "--to", str(tmp_path / "out"), "--format", "nemo-gym"],
+        ["import", dataset, again],
+        ["ls", again],
+        ["show", again, "a"],
+        ["verify", again],
+    ]
+    assert [runner.invoke(app, words).exit_code for words in reading] == [0] * len(reading)
+
+
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     source = tmp_path / "source"
     written(source, {"a": [chat("a", [user("one")])]})

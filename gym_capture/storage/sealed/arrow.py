@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gym_capture.errors import MissingExtra
+from gym_capture.extras import how_to_install
 
 try:
     import pyarrow as pa
@@ -11,7 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtra(
         "sealed datasets and tables need pyarrow, which is not installed. Nothing was changed; "
-        "pip install 'gym-capture[parquet]'"
+        f"{how_to_install('parquet')}"
     ) from error
 
 __all__ = ["pa", "pc", "pq"]

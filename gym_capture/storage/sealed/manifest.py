@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import msgspec
 
 from gym_capture.errors import DamagedLog, FormatError
-from gym_capture.storage import fault_points
+from gym_capture.storage import fault_points, names
 from gym_capture.storage.files import Files
 
-MANIFEST = "manifest.json"
+MANIFEST = names.MANIFEST
 SEALED_FORMAT = 1
 _PART_FILE = re.compile(r"part-[0-9]{8,10}\.(calls|rollouts)\.parquet")
 

@@ -238,7 +238,7 @@ class SealedShard:
         """Read every file of the dataset, and the small files of the directory."""
         report = VerifyReport(self.report, files=check_files(self._files, None))
         broken = set(self._reader.verify())
-        report.datasets = [ReadDataset(self._sealed, *self._reader.there())]
+        report.datasets = [self.dataset()]
         report.files += [
             FileDamage(
                 f"{self._sealed}/{file.name}",
@@ -263,6 +263,10 @@ class SealedShard:
             if not self._knows(rollout_id) and (damaged := self._nemo_gym.exchanges(rollout_id)[1]):
                 report.lines[rollout_id] = damaged
         return report
+
+    def dataset(self) -> ReadDataset:
+        """Its folder and how much is there of it. No file is read."""
+        return ReadDataset(self._sealed, *self._reader.there())
 
     def _known(self) -> RolloutIndex:
         """What the dataset lists. Nothing of it changes any more."""
