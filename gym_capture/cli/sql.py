@@ -45,7 +45,7 @@ def sql(
         if listing:
             _list(screen)
             return
-        query, given = _asked(words or [], ready)
+        query, given = _asked(words or [], ready, dir_option)
         directory = given_directory(given, dir_option)
         from gym_capture.tables import open_tables
         from gym_capture.tables.sql import ask
@@ -57,13 +57,13 @@ def sql(
             screen.out.print(_view(answer))
 
 
-def _asked(words: list[str], ready: str | None) -> tuple[str, str | None]:
+def _asked(words: list[str], ready: str | None, option: str | None) -> tuple[str, str | None]:
     """The query, and the directory if the words have it.
 
     Raises:
         ConfigError: there are too many words or no query, or there is no question of that name.
     """
-    if ready is None and (is_place(words[0]) if len(words) == 1 else not words):
+    if ready is None and (is_place(words[0]) if len(words) == 1 else not words and option is not None):
         raise ConfigError(
             'which query? Nothing was read; gym-capture sql "select count(*) from calls" DIR, or one that is ready: '
             "--question NAME, which --list lists."

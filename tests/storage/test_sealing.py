@@ -392,10 +392,12 @@ def test_shards_are_sealed_one_by_one_and_read_as_one(tmp_path: Path) -> None:
     seal(directory / "shard-001")
     store = CaptureStore(directory)
     assert ({each: store.read(each) for each in ids}, store.rollout_ids()) == (expected, ids)
+    assert [(each.folder, each.files) for each in store.datasets()] == [("shard-001/sealed-00000002", 2)]
     reports = seal_at_rest(directory)
     assert {key: bool(report.segments) for key, report in reports.items()} == {"shard-000/": True, "shard-001/": False}
     assert sum(report.calls for report in reports.values()) == 6
     store = CaptureStore(directory)
+    assert [each.folder for each in store.datasets()] == [f"shard-00{shard}/sealed-00000002" for shard in range(2)]
     assert ({each: store.read(each) for each in ids}, store.rollout_ids()) == (expected, ids)
     assert store.verify().sound
 

@@ -193,7 +193,7 @@ def test_the_command_asks_ready_questions_and_lists_them(directory: Path) -> Non
     ("arguments", "said"),
     [
         (["sql"], "QUERY and DIR"),
-        (["sql", "--dir", "{directory}"], "QUERY and DIR"),
+        (["sql", "--dir", "{directory}"], "which query?"),
         (["sql", "select 1"], "which directory?"),
         (["sql", "--question", "gaps"], "which directory?"),
         (["sql", "--question", "gaps", "select 1", "{directory}"], "needed: DIR"),
