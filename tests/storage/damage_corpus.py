@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ from gym_capture.storage import names
 from gym_capture.storage.log_reader import Frame
 from gym_capture.storage.log_scan import LogScan, replay_log, scan_log
 from gym_capture.storage.names import SegmentName
+from gym_capture.storage.repair import RepairReport, repair
 from gym_capture.storage.segments import owner_frame
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
-from tests.storage.owners import OTHER_CLIENT, Batch, Owner
+from gym_capture.testing.manual_clock import ManualClock
+from tests.storage.owners import OTHER_CLIENT, Batch, Owner, identity
 
 ROLLOUTS = ("a", "b", "c", "d")
 EXHAUSTIVE = bool(os.environ.get("GYM_CAPTURE_EXHAUSTIVE"))
@@ -279,6 +282,19 @@ def check_reader(damage: Damage, before: FaultyDisk, after: FaultyDisk, known: l
     if not report.sound:
         places = [*report.log.damages, *report.log.headers, *report.broken, *report.files]
         assert places, f"{damage.label}: unsound, and nowhere"
+
+
+def mend(disk: FaultyDisk) -> RepairReport:
+    """A repair of the directory at rest."""
+    clock = ManualClock()
+    return repair(
+        disk.view(),
+        identity("repair"),
+        lambda _: nullcontext(),
+        clock=clock,
+        wait=clock.advance,
+        new_token=lambda: "secret",
+    )
 
 
 def said(ledger: Ledger) -> dict[str, object]:

@@ -6,8 +6,6 @@ until a repair has settled what that is.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 
 from gym_capture.errors import DamagedLog, FormatError
@@ -15,11 +13,10 @@ from gym_capture.model.ledger import Ledger
 from gym_capture.storage import names
 from gym_capture.storage.log_plan import plan_log
 from gym_capture.storage.names import CheckpointName, SegmentName
-from gym_capture.storage.repair import RepairReport, repair
+from gym_capture.storage.repair import RepairReport
 from gym_capture.storage.resume import open_log
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
-from gym_capture.testing.manual_clock import ManualClock
 from tests.storage.damage_corpus import (
     ROLLOUTS,
     Damage,
@@ -29,6 +26,7 @@ from tests.storage.damage_corpus import (
     frames_of,
     known_exchanges,
     log_damages,
+    mend,
     removed,
     rewritten,
     said,
@@ -36,7 +34,7 @@ from tests.storage.damage_corpus import (
     tiny,
     written,
 )
-from tests.storage.owners import Batch, Owner, identity
+from tests.storage.owners import Batch, Owner
 from tests.storage.reader_says import says
 
 SAMPLE = 60
@@ -64,18 +62,6 @@ def cache_cases(stopped: FaultyDisk) -> list[Damage]:
 
 def indexes(disk: FaultyDisk) -> list[CheckpointName]:
     return names.checkpoints_in(disk.view().names())
-
-
-def mend(disk: FaultyDisk) -> RepairReport:
-    clock = ManualClock()
-    return repair(
-        disk.view(),
-        identity("repair"),
-        lambda _: nullcontext(),
-        clock=clock,
-        wait=clock.advance,
-        new_token=lambda: "secret",
-    )
 
 
 def opened(disk: FaultyDisk) -> Ledger:

@@ -5,7 +5,6 @@ for good.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 
@@ -18,18 +17,18 @@ from gym_capture.storage.log_scan import replay_log, scan_log
 from gym_capture.storage.names import SegmentName
 from gym_capture.storage.owner_file import Endpoint, LogEnd, end_of_log, is_stopped, owner_state, stop_note
 from gym_capture.storage.ownership import Ownership
-from gym_capture.storage.repair import repair
 from gym_capture.storage.segment_source import SegmentSource
 from gym_capture.storage.store import CaptureStore
 from gym_capture.testing.faulty_files import FaultyDisk
 from gym_capture.testing.manual_clock import ManualClock
+from tests.storage.damage_corpus import mend
 from tests.storage.owners import OTHER_CLIENT, Batch, Owner, calls, exchange, identity
 
 EPOCH = 1
 
 
-def stopped(segment_bytes: int = 1500) -> FaultyDisk:
-    """A cleanly stopped epoch of several segments: `early` in the first, `late` in the last, `r` in all."""
+def written(segment_bytes: int) -> tuple[FaultyDisk, Owner]:
+    """An epoch of several segments: `early` in the first, `late` in the last, `r` in all."""
     disk = FaultyDisk()
     owner = Owner(disk.view(), segment_bytes=segment_bytes)
     owner.send(Batch().commit("early", exchange("early")), 1)
@@ -37,19 +36,19 @@ def stopped(segment_bytes: int = 1500) -> FaultyDisk:
         owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
     owner.send(Batch().clear("late", "clear-1"), 9)
     owner.send(Batch().commit("r", exchange("last")).commit("late", exchange("late")), 10)
+    return disk, owner
+
+
+def stopped(segment_bytes: int = 1500) -> FaultyDisk:
+    """Its owner stopped cleanly."""
+    disk, owner = written(segment_bytes)
     owner.stop()
     return disk
 
 
 def killed(segment_bytes: int = 1500) -> FaultyDisk:
-    """The same epoch, whose owner was killed after its checkpoint."""
-    disk = FaultyDisk()
-    owner = Owner(disk.view(), segment_bytes=segment_bytes)
-    owner.send(Batch().commit("early", exchange("early")), 1)
-    for number in range(2, 9):
-        owner.send(Batch().commit("r", exchange(f"call-{number}")), number)
-    owner.send(Batch().clear("late", "clear-1"), 9)
-    owner.send(Batch().commit("r", exchange("last")).commit("late", exchange("late")), 10)
+    """Its owner was killed after a checkpoint."""
+    disk, owner = written(segment_bytes)
     owner.checkpoint()
     return disk
 
@@ -295,16 +294,8 @@ def test_a_repair_keeps_what_a_checkpoint_proved() -> None:
     for lose in LOSSES:
         disk = killed()
         lose(disk)
-        clock = ManualClock()
         for _ in range(2):
-            repair(
-                disk.view(),
-                identity("repair"),
-                lambda _: nullcontext(),
-                clock=clock,
-                wait=clock.advance,
-                new_token=lambda: "secret",
-            )
+            mend(disk)
             assert fold(disk).view("nowhere").reasons == {"damaged": 1}, lose.__name__
         owner = Owner(disk.view(), "second", takeover=True)
         assert owner.ledger.view("nowhere").reasons == {"damaged": 1}, lose.__name__
