@@ -61,6 +61,7 @@ class ClaimBook:
 
     Attributes:
         claims: the claims that the owner may hold open, or will be asked to open, by number.
+        unwritten: the exchanges that are held until the owner acknowledges them.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ClaimBook:
         log: TroubleLog,
     ) -> None:
         self.claims: dict[int, Ticket] = {}
+        self.unwritten: set[Commit] = set()
         self.max_exchange_bytes = max_exchange_bytes
         self.dropped = 0
         self._ended = False
@@ -105,6 +107,8 @@ class ClaimBook:
         if self._ended or self._presence.patience_over(self._now()):
             ticket.state = ClaimState.UNCLAIMED
             self._finish(ticket, ClaimState.UNCLAIMED)
+            if not self._ended:
+                self._tell_unclaimed(ticket.rollout)
             return
         row = ClaimRow(ticket.rollout, ticket.number, ticket.model_call_id, ticket.generation)
         ticket.entry = Entry(row, lambda result: self._claim_answered(ticket, result))
@@ -184,6 +188,7 @@ class ClaimBook:
             self._close_without(commit, ticket, commit.rollout, commit.generation, REFUSED, value)
             return
         self._unsettled.hold(commit.rollout)
+        self.unwritten.add(commit)
         self._waiting[commit] = Committed(CallOutcome.BUFFERED, commit.generation)
         if self._buffer.waiting or not self._buffer.take(commit, size):
             if self._hurried(commit):
@@ -200,7 +205,7 @@ class ClaimBook:
     def _admit(self, commit: Commit, snapshot: Snapshot, size: int) -> None:
         self._pack(commit, snapshot, size, self._turn(commit, snapshot))
         if commit in self._waiting and self._hurried(commit):
-            self._answer(commit, self._waiting[commit])
+            self._let_wait(commit, self._waiting[commit])
 
     def _turn(self, commit: Commit, snapshot: Snapshot) -> Turn | None:
         """Its turn in the rollout's conversation, if it has one and the generation is known that its row will name."""
@@ -318,6 +323,7 @@ class ClaimBook:
 
     def _settle_commit(self, commit: Commit, value: Committed) -> None:
         commit.whole = None
+        self.unwritten.discard(commit)
         self._buffer.free(commit)
         self._answer(commit, value)
         self._unsettled.settle(commit.rollout)
@@ -445,12 +451,7 @@ class ClaimBook:
             if ticket.state is ClaimState.WAITING and not ticket.done:
                 self._forget_unsent(ticket)
                 self._finish(ticket, ClaimState.UNCLAIMED)
-                self._log.warn(
-                    "unclaimed",
-                    "the capture owner is away for longer than patience_s: calls go on without a claim (rollout %s); "
-                    "their exchanges are kept in memory until it is back",
-                    ticket.rollout,
-                )
+                self._tell_unclaimed(ticket.rollout)
         for operation, value in list(self._waiting.items()):
             self._let_go(operation, value)
 
@@ -458,8 +459,52 @@ class ClaimBook:
         if type(operation) is Commit and operation.snapshot is not None and operation in self._buffer.waiting:
             self._buffer.waiting.remove(operation)
             self._drop(operation)
+        elif type(operation) is Commit:
+            self._let_wait(operation, value)
         else:
             self._answer(operation, value)
+
+    def _let_wait(self, commit: Commit, value: Committed) -> None:
+        """Its caller goes on, the exchange stays in the buffer."""
+        self._answer(commit, value)
+        ticket = commit.ticket
+        # Without a claim it was told when the call began; without a ticket the caller gets an error.
+        claimed = ticket is not None and ticket.state is not ClaimState.UNCLAIMED
+        if claimed and (self._presence.refused or self._presence.ended_cleanly):
+            self._tell_unclaimed(commit.rollout)
+
+    def _tell_unclaimed(self, rollout: str) -> None:
+        """A call goes on without the owner: say what is the case with it."""
+        presence = self._presence
+        if presence.stopped:
+            self._log.warn(
+                "stopped",
+                "the capture owner was stopped by this process: exchanges of rollout %s are kept in memory only, and "
+                "lost when this process ends unless start() makes an owner before; stop() it after the last call",
+                rollout,
+            )
+        elif presence.ended_cleanly:
+            self._log.warn(
+                "stopped",
+                "the capture owner was stopped: exchanges of rollout %s are kept in memory only, and lost when this "
+                "process ends unless an owner is started before",
+                rollout,
+            )
+        elif presence.refused:
+            self._log.warn(
+                "unusable",
+                "no capture owner can be used (%s): exchanges of rollout %s are kept in memory only, and lost when "
+                "this process ends unless one can be used before",
+                presence.trouble,
+                rollout,
+            )
+        else:
+            self._log.warn(
+                "unclaimed",
+                "the capture owner is away for longer than patience_s: calls go on without a claim (rollout %s); "
+                "their exchanges are kept in memory until it is back",
+                rollout,
+            )
 
     def release_orphans(self) -> None:
         """Release the claims whose callers' loops are closed: nobody will close them any more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -20,6 +20,7 @@ from gym_capture.client.contact import Contact
 from gym_capture.client.delivery import Delivery
 from gym_capture.client.heartbeat import Heartbeat
 from gym_capture.client.history_book import HistoryBook
+from gym_capture.client.leftover import Leftover
 from gym_capture.client.operations import Ask, Commit, Flush, GiveUp, Operation, Release, Rows, Ticket
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.outbox import Outbox, SentBatch
@@ -56,7 +57,7 @@ from gym_capture.model.messages import (
     decode_from_owner,
     encode_message,
 )
-from gym_capture.model.rows import MarkRow, Outcome, Result
+from gym_capture.model.rows import CommitRow, MarkRow, Outcome, Result
 
 
 class ClientCore:
@@ -71,6 +72,9 @@ class ClientCore:
         entropy: the client's id and the jitter.
         loop: the loop that `run` will run in.
         executor: where large exchanges are packed; None: a thread of its own.
+
+    Attributes:
+        leftover: what was not acknowledged when nothing was sent any more; None before that.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class ClientCore:
         self._wanted = asyncio.Event()
         self._closing = False
         self.closed = False
+        self.leftover: Leftover | None = None
         self._main: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._orphans: asyncio.TimerHandle | None = None
@@ -286,14 +291,21 @@ class ClientCore:
 
     def _failed(self, error: GymCaptureError) -> None:
         self.presence.failed(error)
+        if isinstance(error, REFUSALS):
+            self._tell_refusal(error)
         if self.presence.ended is not None:
             self._answer_all()
             return
-        if isinstance(error, REFUSALS) and not self.presence.stopped:
-            self._log.warn("refused-link", "the capture owner cannot be used: %s", error)
         if self.presence.refused:
             self.requests.refuse()
         self._out_of_patience()
+
+    def _tell_refusal(self, error: GymCaptureError) -> None:
+        waits = self.unsettled.total or self.book.claims or self.requests.waiting
+        if self.presence.ended_cleanly and not waits:
+            self._log.inform("ended", "the capture owner has ended: %s", error)
+        elif not self.presence.stopped:  # else whoever waits hears that this process has ended it
+            self._log.warn("refused-link", "the capture owner cannot be used: %s", error)
 
     def _await_patience(self) -> None:
         """See to it that somebody looks when patience may be over; one timer at most, set anew when it fires."""
@@ -426,12 +438,21 @@ class ClientCore:
         """Nothing will be sent any more."""
         self._closing = True
         self.presence.ready = False
+        if self.leftover is None:
+            self.leftover = self._left()
         self.outbox.drain()
         self.book.end()
         self.requests.end(
             self.presence.ended or ClientClosed("this capture client is closed; open a new one with connect()")
         )
         self.turn()
+
+    def _left(self) -> Leftover:
+        """What is not acknowledged now."""
+        unwritten = self.book.unwritten
+        sent = sum(type(entry.row) is CommitRow for batch in self.outbox.under_way() for entry in batch.entries)
+        exchanges = Counter(commit.rollout for commit in unwritten)
+        return Leftover(exchanges, sent, self.unsettled.total - len(unwritten))
 
     def stats(self) -> dict[str, Any]:
         """This client's own counters."""

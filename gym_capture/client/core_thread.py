@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 
 from gym_capture.client.core import ClientCore
+from gym_capture.client.leftover import warn_of_leftovers
 from gym_capture.client.operations import Operation
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.transport import Transport
@@ -142,6 +143,8 @@ class LoopThread:
                 running.drain()
             asyncio.set_event_loop(None)
             self.loop.close()
+            # Whoever closes the last core waits for this thread, the interpreter's end too, so the line gets out.
+            warn_of_leftovers(left for running in self._cores if (left := running.core.leftover) is not None)
 
     async def _until_closed(self) -> None:
         tasks: list[asyncio.Task[None]] = []

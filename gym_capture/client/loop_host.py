@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from gym_capture.client.answer import Answer
 from gym_capture.client.core import ClientCore
+from gym_capture.client.leftover import warn_of_leftovers
 from gym_capture.client.operations import Flush, Operation
 from gym_capture.client.options import ClientOptions
 from gym_capture.client.transport import Transport
@@ -79,4 +80,6 @@ class LoopHost:
         flushed = bool(await self.perform(Flush(timeout_s)))
         self.core.close()
         await asyncio.wait([self.task])
+        if self.core.leftover is not None:
+            warn_of_leftovers([self.core.leftover])
         return flushed

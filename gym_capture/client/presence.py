@@ -25,7 +25,7 @@ class Presence:
             that is away.
         trouble: why it could not be reached last.
         ended: why it never will be again.
-        stopped: a caller of this process has ended it, so its absence is no news.
+        stopped: a caller of this process has ended it.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -64,6 +64,11 @@ class Presence:
     def refused(self) -> bool:
         """It refuses, or is not to be found, again and again: waiting will hardly help."""
         return self._refusals >= _REFUSED_AFTER or self.ended is not None
+
+    @property
+    def ended_cleanly(self) -> bool:
+        """Somebody has stopped it, as far as is known: that it is not there is no failure."""
+        return self.stopped or (self.trouble is not None and bool(self.trouble.fields.get("stopped")))
 
     @property
     def waiting_since(self) -> float | None:

@@ -54,6 +54,11 @@ class Requests:
         self._rows: set[Rows] = set()
         self._settling: dict[str | None, dict[Ask | Flush, None]] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a caller waits for an answer."""
+        return bool(self._asked or self._rows)
+
     # -- requests -----------------------------------------------------------------------------------------------
 
     def ask(self, ask: Ask) -> None:
@@ -216,9 +221,9 @@ class Requests:
     # -- silence ------------------------------------------------------------------------------------------------
 
     def flush(self, flush: Flush) -> None:
-        """Answered once nothing is on its way, or at its time."""
+        """Answered once nothing is on its way, or at its time; at once where nothing will be sent any more."""
         if self._ended is not None or not self._unsettled.total:
-            self._finish(flush, True)
+            self._finish(flush, not self._unsettled.total)
             return
         flush.timer = self._loop.call_later(flush.timeout_s, self._flushed_too_long, flush)
         self._settling.setdefault(None, {})[flush] = None

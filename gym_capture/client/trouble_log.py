@@ -1,4 +1,4 @@
-"""Warnings about capture's own troubles: said once, then counted, so that a bad hour does not flood a run's log."""
+"""What is said about capture's own troubles: said once, then counted, so that a bad hour does not flood a run's log."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class TroubleLog:
             kind: which troubles are alike.
             message, args: as for `logging`.
         """
+        self._say(logging.WARNING, kind, message, args)
+
+    def inform(self, kind: str, message: str, *args: object) -> None:
+        """The same for what is no trouble."""
+        self._say(logging.INFO, kind, message, args)
+
+    def _say(self, level: int, kind: str, message: str, args: tuple[object, ...]) -> None:
         now = self._clock.monotonic()
         if now - self._said.get(kind, float("-inf")) < _EVERY_S:
             self._more[kind] = self._more.get(kind, 0) + 1
@@ -38,4 +45,4 @@ class TroubleLog:
         more = self._more.pop(kind, 0)
         if more:
             message += f" ({more} more like it since the last such line)"
-        logger.warning(message, *args)
+        logger.log(level, message, *args)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 
-from gym_capture.errors import OwnerNotFound, OwnerUnavailable
+from gym_capture.errors import GymCaptureError, OwnerNotFound, OwnerUnavailable
 from gym_capture.model.endpoint import Endpoint
 from gym_capture.storage.files import Files
 from gym_capture.storage.owner_file import OwnerInfo, beat_of, is_stopped, owner_state, read_owner, read_token
@@ -60,7 +60,7 @@ def endpoint_of(directory: str | Path) -> Endpoint:
 
     Raises:
         CaptureDirectoryError: the directory cannot be read here.
-        OwnerNotFound: nobody owns it.
+        OwnerNotFound: nobody owns it; `stopped` says whether that is so since its last owner ended cleanly.
         OwnerUnavailable: its owner does not listen (yet), or its token cannot be read by this user.
     """
     files = PosixFiles(directory)
@@ -70,6 +70,7 @@ def endpoint_of(directory: str | Path) -> Endpoint:
             f"{files.directory} has no live owner ({'nobody ever owned it' if owner is None else 'it was stopped'}). "
             "What it holds can be read with CaptureStore; start() an owner to write to it.",
             candidates=[],
+            stopped=owner is not None,
         )
     if owner.endpoint is None or not owner.endpoint.port:
         raise OwnerUnavailable(
@@ -84,6 +85,19 @@ def endpoint_of(directory: str | Path) -> Endpoint:
             "who started the run, or by the actor's name through Ray."
         ) from error
     return Endpoint(owner.endpoint.host, owner.endpoint.port, token, owner.run, owner.epoch, owner.endpoint.tls)
+
+
+def was_stopped(directory: str | Path, run: str) -> bool:
+    """Whether the directory (a shard's, where there are several) is that run's and says that its owner ended cleanly.
+
+    False where it cannot be read from here.
+    """
+    try:
+        files = PosixFiles(directory)
+        owner = read_owner(files)
+        return owner is not None and owner.run == run and is_stopped(beat_of(files, owner.epoch))
+    except (GymCaptureError, OSError):
+        return False
 
 
 def liveness(directory: str | Path, *, wait: Callable[[float], None] = time.sleep) -> Liveness:

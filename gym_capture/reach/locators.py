@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gym_capture.client.ray_calls import call_actor, check_connected, never_starting
@@ -72,17 +72,19 @@ class ActorLocator:
 
     Args:
         name, namespace: the actor's.
+        was_stopped: whether the directory says that the owner ended cleanly (blocks); asked when there is no actor.
     """
 
-    def __init__(self, name: str, namespace: str) -> None:
+    def __init__(self, name: str, namespace: str, was_stopped: Callable[[], bool] = lambda: False) -> None:
         self._name = name
         self._namespace = namespace
+        self._was_stopped = was_stopped
 
     async def locate(self) -> Endpoint:
         """Where the owner listens. An actor that is being restarted answers once it serves.
 
         Raises:
-            OwnerNotFound: there is no actor of that name.
+            OwnerNotFound: there is no actor of that name; `stopped` says whether the owner ended cleanly.
             OwnerUnavailable: it does not answer now, or this process is not connected to Ray.
         """
         return (await self._ask())[1]
@@ -110,6 +112,9 @@ class ActorLocator:
             actor = await in_thread(lambda: find_actor(self._name, self._namespace))
             async with asyncio.timeout(ACTOR_ANSWER_S):
                 return actor, await call_actor(actor.endpoint)
+        except OwnerNotFound as error:
+            error.fields["stopped"] = await in_thread(self._was_stopped)
+            raise
         except GymCaptureError:
             raise
         except (RayError, TimeoutError, AttributeError) as error:

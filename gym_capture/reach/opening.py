@@ -7,6 +7,7 @@ from gym_capture.client.ray_transport import RayTransport
 from gym_capture.client.sharded_host import host_over
 from gym_capture.client.stream_transport import Locator, StreamTransport
 from gym_capture.client.transport import Transport
+from gym_capture.directory.locate import was_stopped
 from gym_capture.errors import ConfigError
 from gym_capture.reach.auto_transport import AutoTransport
 from gym_capture.reach.directory_reader import DirectoryReader
@@ -43,14 +44,19 @@ def transport_of(source: Source) -> Transport:
     Raises:
         ConfigError: Ray calls are asked for, and the actor's name is not known.
     """
-    actor = ActorLocator(source.name, source.namespace) if source.name is not None else None
+    directory, run = source.directory, source.run
+    actor = None
+    if source.name is not None:
+        actor = ActorLocator(
+            source.name, source.namespace, lambda: directory is not None and was_stopped(directory, run)
+        )
     if source.transport == "ray":
         if actor is None:
             raise ConfigError("transport ray needs the actor's name: connect(name=...), or by the directory of a run.")
         return RayTransport(actor)
     locators: list[Locator] = []
-    if source.directory is not None:
-        locators.append(DirectoryLocator(source.directory, source.run))
+    if directory is not None:
+        locators.append(DirectoryLocator(directory, run))
     if actor is not None:
         locators.append(actor)
     stream = StreamTransport(FirstLocator(locators))
